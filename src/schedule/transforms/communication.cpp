@@ -1,0 +1,115 @@
+#include "schedule/transforms/communication.h"
+
+#include "base/error.h"
+
+namespace sluice {
+namespace {
+
+// What one (stage, microbatch, slice) has produced so far: its output (bit 0), its input gradient
+// (bit 1).
+std::uint8_t done_bit(OpKind kind) {
+  if (kind == OpKind::F) return 1;
+  return gives_input_gradient(kind) ? 2 : 0;
+}
+
+// One past the last member of the group that starts at `first`.
+std::size_t group_end(const Program& program, std::size_t first) {
+  std::size_t end = first + 1;
+  while (end < program.size() && program[end].joined)
+    ++end;
+  return end;
+}
+
+}  // namespace
+
+bool transfer_of(const Op& op, const Schedule& schedule, Transfer& transfer) {
+  int to_stage;
+  OpKind send, recv;
+  if (op.kind == OpKind::F) {
+    if (op.stage == schedule.num_stages() - 1) return false;
+    to_stage = op.stage + 1;
+    send = OpKind::SendF;
+    recv = OpKind::RecvF;
+  } else if (gives_input_gradient(op.kind)) {
+    if (op.stage == 0) return false;
+    to_stage = op.stage - 1;
+    send = OpKind::SendB;
+    recv = OpKind::RecvB;
+  } else {
+    return false;
+  }
+  transfer.from = schedule.placement.device_of(op.pipe, op.stage);
+  transfer.to = schedule.placement.device_of(op.pipe, to_stage);
+  if (transfer.from == transfer.to) return false;
+  transfer.send = op;
+  transfer.send.joined = 0;
+  transfer.recv = transfer.send;
+  transfer.send.kind = send;
+  transfer.recv.kind = recv;
+  transfer.recv.stage = to_stage;
+  return true;
+}
+
+Lowered add_communication(const Schedule& schedule) {
+  Lowered lowered;
+  Schedule& out = lowered.schedule;
+  out.name = schedule.name;
+  out.placement = schedule.placement;
+  out.num_microbatches = schedule.num_microbatches;
+  out.num_slices = schedule.num_slices;
+  out.slice_sizes = schedule.slice_sizes;
+  const std::size_t num_devices = schedule.programs.size();
+  out.programs.resize(num_devices);
+  for (std::size_t d = 0; d < num_devices; ++d)
+    out.programs[d].reserve(schedule.programs[d].size() * 3);
+  lowered.placed.assign(num_devices, 0);
+
+  std::vector<std::uint8_t> done(schedule.num_cells(), 0);
+  const auto ready = [&](const Op& op) {
+    for (const Op& input : inputs_of(op, schedule))
+      if (!(done[schedule.cell(input)] & done_bit(input.kind))) return false;
+    return true;
+  };
+
+  bool advanced = true;
+  while (advanced) {
+    advanced = false;
+    for (std::size_t d = 0; d < num_devices; ++d) {
+      const Program& program = schedule.programs[d];
+      const std::size_t first = lowered.placed[d];
+      if (first == program.size()) continue;
+      const std::size_t end = group_end(program, first);
+      bool all_ready = true;
+      for (std::size_t i = first; i < end && all_ready; ++i) {
+        SLUICE_CHECK(!is_communication(program[i].kind), "{} in a schedule to be lowered",
+                     schedule.text(program[i]));
+        all_ready = ready(program[i]);
+      }
+      if (!all_ready) continue;
+      for (std::size_t i = first; i < end; ++i)
+        out.programs[d].push_back(program[i]);
+      for (std::size_t i = first; i < end; ++i) {
+        const Op& op = program[i];
+        if (is_compute(op.kind)) done[schedule.cell(op)] |= done_bit(op.kind);
+        Transfer transfer;
+        if (!transfer_of(op, schedule, transfer)) continue;
+        out.programs[d].push_back(transfer.send);
+        out.programs[static_cast<std::size_t>(transfer.to)].push_back(transfer.recv);
+      }
+      lowered.placed[d] = end;
+      advanced = true;
+    }
+  }
+  for (std::size_t d = 0; d < num_devices; ++d)
+    if (lowered.placed[d] < schedule.programs[d].size()) lowered.complete = false;
+  return lowered;
+}
+
+Schedule strip_communication(const Schedule& schedule) {
+  Schedule out = schedule;
+  for (Program& program : out.programs)
+    std::erase_if(program, [](const Op& op) { return is_communication(op.kind); });
+  return out;
+}
+
+}  // namespace sluice

@@ -1,0 +1,14 @@
+// Between the fused and the split form of the backward pass.
+#pragma once
+
+#include "schedule/schedule.h"
+
+namespace sluice {
+
+// Every B becomes I, W in place.
+Schedule split_backward(const Schedule& schedule);
+
+// Every I directly followed by its own W becomes B; the rest stays split. Groups are left alone.
+Schedule fuse_backward(const Schedule& schedule);
+
+}  // namespace sluice

@@ -1,0 +1,38 @@
+// The proof that a schedule from any source can run: every op exactly once, inputs before uses, per
+// ordered pair of devices the sends in the order of the receives, and no deadlock even when a send
+// ends only once its receive is posted. The proof is over the lowered form, which is what runs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "schedule/schedule.h"
+
+namespace sluice {
+
+struct Problem {
+  int device = -1;    // -1: no single device
+  int position = -1;  // index into the device's program; -1: the program as a whole
+  std::string op;     // the op's text, or ""
+  std::string text;   // what is wrong
+
+  std::string line() const;  // "device 1, position 4, 1B0: ..."
+};
+
+struct ValidateOptions {
+  int max_buffers = -1;  // more receive buffers than this on a device is a problem; -1: any number
+};
+
+struct Validation {
+  std::vector<Problem> problems;     // empty: proved
+  std::vector<int> receive_buffers;  // per device: receives posted and not yet consumed, at most
+  // The form that was proved: the schedule itself where it holds communication, else lowered.
+  Schedule lowered;
+  bool valid() const { return problems.empty(); }
+};
+
+// Positions in problems count the ops of the program that was given; where a deadlock is found in a
+// lowered program they count that one, and the text says so.
+Validation validate(const Schedule& schedule, const ValidateOptions& options = {});
+
+}  // namespace sluice
