@@ -1,0 +1,75 @@
+// What every schedule generator takes and says about itself. A generator is a pure function from
+// options to a compute-only Schedule; communication, pricing and drawing are other people's work.
+//
+// To add a schedule: write one file that defines a `const Generator`, add its row in registry.cpp.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "schedule/schedule.h"
+
+namespace sluice {
+
+// Times of one stage's op on a whole microbatch, in any unit.
+struct OpTimes {
+  double f = 1;
+  double i = 1;
+  double w = 1;
+};
+
+struct GeneratorOptions {
+  int devices = 0;
+  int microbatches = 0;
+  int stages_per_device = 0;  // 0: the generator's default
+  int group_size = 0;         // 0: the generator's default
+  int slices = 1;
+  std::optional<double> memory_cap;  // stage-activations per device
+  double keep_after_i = 1;           // share of a stage-activation kept between I and W
+  // For generators that search: what an op will cost. stage_times, where given, has one entry per
+  // stage and wins over times.
+  OpTimes times;
+  std::vector<OpTimes> stage_times;
+  double comm = 0;         // latency of one message between devices
+  std::string block_file;  // path of a building block (TOML)
+
+  const OpTimes& times_of(int stage) const {
+    return stage_times.empty() ? times : stage_times[static_cast<std::size_t>(stage)];
+  }
+};
+
+// Options beyond devices and microbatches that a generator reads; the rest are refused if given.
+struct Knobs {
+  int default_stages_per_device = 1;
+  bool stages_per_device = false;  // may differ from the default
+  bool group_size = false;
+  bool slices = false;
+  bool memory_cap = false;  // required where true
+  bool block = false;       // required where true
+  bool times = false;       // the order depends on what ops cost
+};
+
+struct Generator {
+  std::string_view name;
+  std::vector<std::string_view> aliases;  // PyTorch's class names
+  std::string_view summary;               // one line
+  std::string_view bubble;                // formula, in the words of docs/schedules.md
+  std::string_view memory;                // peak stage-activations
+  Knobs knobs;
+  Schedule (*generate)(const GeneratorOptions&);
+};
+
+// Every generator, in the order of the table in registry.cpp.
+const std::vector<const Generator*>& all_generators();
+
+// By name or alias, case-insensitive. Throws UserError with the nearest name.
+const Generator& find_generator(std::string_view name);
+
+// Checks the options against the generator's knobs and the size limit, fills in defaults and
+// generates. Throws UserError with the value, the cause and the remedy.
+Schedule generate_schedule(const Generator& generator, GeneratorOptions options);
+Schedule generate_schedule(std::string_view name, const GeneratorOptions& options);
+
+}  // namespace sluice

@@ -1,0 +1,130 @@
+#include "base/error.h"
+#include "base/text.h"
+#include "schedule/generators/generator.h"
+
+namespace sluice {
+
+// One row per schedule, in the order that --list and compare show them.
+#define SLUICE_GENERATORS(ROW) \
+  ROW(gpipe)                   \
+  ROW(one_f_one_b)             \
+  ROW(interleaved_1f1b)        \
+  ROW(looped_bfs)              \
+  ROW(zb_h1)                   \
+  ROW(zb_h2)                   \
+  ROW(zb_1p)                   \
+  ROW(zb_2p)                   \
+  ROW(zb)                      \
+  ROW(zb_v)                    \
+  ROW(zb_v_auto)               \
+  ROW(v_min)                   \
+  ROW(v_half)                  \
+  ROW(v_zb)                    \
+  ROW(one_f_one_b_v)           \
+  ROW(adaptive_v)              \
+  ROW(interleaved_zb)          \
+  ROW(dualpipe_v)              \
+  ROW(dualpipe)                \
+  ROW(gis)                     \
+  ROW(seq1f1b)                 \
+  ROW(seq1f1b_i)               \
+  ROW(seq_zb)                  \
+  ROW(block)
+
+namespace generators {
+#define SLUICE_DECLARE(row) extern const Generator row;
+SLUICE_GENERATORS(SLUICE_DECLARE)
+#undef SLUICE_DECLARE
+}  // namespace generators
+
+namespace {
+
+// A schedule with more ops than this does not fit the memory of an ordinary machine.
+constexpr double kMaxOps = 100e6;
+
+void check_range(std::string_view flag, std::int64_t value, std::int64_t least, std::int64_t most) {
+  if (value < least || value > most)
+    throw user_error("{} is {}: needs a whole number from {} to {}", flag, value, least, most);
+}
+
+void check_knobs(const Generator& generator, const GeneratorOptions& o) {
+  const Knobs& knobs = generator.knobs;
+  if (!knobs.stages_per_device && o.stages_per_device != knobs.default_stages_per_device)
+    throw user_error("--stages-per-device is {}: {} always has {}; leave the flag out",
+                     o.stages_per_device, generator.name, knobs.default_stages_per_device);
+  if (!knobs.group_size && o.group_size != 0)
+    throw user_error("--group-size is {}: {} has no groups; interleaved-1f1b and gis have",
+                     o.group_size, generator.name);
+  if (!knobs.slices && o.slices != 1)
+    throw user_error(
+        "--slices is {}: {} does not cut sequences; seq1f1b, seq1f1b-i, seq-zb, zb-v, v-half and "
+        "v-zb do",
+        o.slices, generator.name);
+  if (!knobs.memory_cap && o.memory_cap)
+    throw user_error("--memory-cap is {}: {} takes no cap; zb and adaptive-v do",
+                     number(*o.memory_cap), generator.name);
+  if (!knobs.block && !o.block_file.empty())
+    throw user_error("--block is '{}': {} has its own order; use the schedule named block",
+                     o.block_file, generator.name);
+  if (knobs.block && o.block_file.empty())
+    throw user_error("{} needs --block FILE (a building block in TOML; see examples/)",
+                     generator.name);
+}
+
+}  // namespace
+
+const std::vector<const Generator*>& all_generators() {
+#define SLUICE_LIST(row) &generators::row,
+  static const std::vector<const Generator*> all = {SLUICE_GENERATORS(SLUICE_LIST)};
+#undef SLUICE_LIST
+  return all;
+}
+
+const Generator& find_generator(std::string_view name) {
+  const std::string wanted = lower(name);
+  std::vector<std::string> names;
+  for (const Generator* generator : all_generators()) {
+    if (wanted == generator->name) return *generator;
+    names.emplace_back(generator->name);
+    for (const std::string_view alias : generator->aliases) {
+      if (wanted == lower(alias)) return *generator;
+      names.emplace_back(alias);
+    }
+  }
+  const std::string nearest = nearest_name(name, names);
+  throw user_error("no schedule is named '{}'{}; sluice schedule --list shows all of them", name,
+                   nearest.empty() ? "" : fmt::format(": did you mean '{}'?", nearest));
+}
+
+Schedule generate_schedule(const Generator& generator, GeneratorOptions options) {
+  if (options.stages_per_device == 0)
+    options.stages_per_device = generator.knobs.default_stages_per_device;
+  check_range("--devices", options.devices, 1, 1 << 20);
+  check_range("--microbatches", options.microbatches, 1, 1 << 26);
+  check_range("--stages-per-device", options.stages_per_device, 1, 1024);
+  check_range("--slices", options.slices, 1, kMaxSlices);
+  if (options.group_size != 0) check_range("--group-size", options.group_size, 1, 1 << 26);
+  check_knobs(generator, options);
+  const auto stages = static_cast<std::size_t>(options.devices) *
+                      static_cast<std::size_t>(options.stages_per_device);
+  if (generator.knobs.times && !options.stage_times.empty() && options.stage_times.size() != stages)
+    throw user_error(
+        "times of {} stages are given, and {} on {} devices has {}: profile the same "
+        "partition",
+        options.stage_times.size(), generator.name, options.devices, stages);
+  const double ops =
+      3.0 * options.devices * options.stages_per_device * options.microbatches * options.slices;
+  if (ops > kMaxOps)
+    throw user_error(
+        "{} devices x {} stages each x {} microbatches x {} slices make about {:.3g} ops: at most "
+        "{:.3g} can be held; use fewer microbatches",
+        options.devices, options.stages_per_device, options.microbatches, options.slices, ops,
+        kMaxOps);
+  return generator.generate(options);
+}
+
+Schedule generate_schedule(std::string_view name, const GeneratorOptions& options) {
+  return generate_schedule(find_generator(name), options);
+}
+
+}  // namespace sluice
