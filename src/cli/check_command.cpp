@@ -1,0 +1,49 @@
+// sluice check FILE: prove a schedule from anywhere.
+#include <algorithm>
+
+#include "cli/commands.h"
+#include "cli/price.h"
+
+namespace sluice::cli {
+namespace {
+
+struct Flags {
+  std::string file;
+  int buffers = -1;
+  OutputFlags output;
+};
+
+void run(const Flags& flags, ExitCode& exit_code) {
+  const bool json = flags.output.format("text,json") == Format::json;
+  PricedSchedule checked;
+  checked.schedule = read_named_schedule(flags.file);
+  checked.validation = validate(checked.schedule, {.max_buffers = flags.buffers});
+  exit_code = checked.validation.valid() ? ExitCode::ok : ExitCode::invalid_schedule;
+  if (json) return flags.output.write(result_json(checked, false));
+  if (!checked.validation.valid()) {
+    flags.output.write(fmt::format("invalid: {} has {} problem(s)\n{}", flags.file,
+                                   checked.validation.problems.size(),
+                                   problem_lines(checked.validation)));
+    return;
+  }
+  const auto& buffers = checked.validation.receive_buffers;
+  flags.output.write(
+      fmt::format("valid: {} ({}; {} compute ops; at most {} receive buffers on a device)\n",
+                  checked.schedule.name, caption(checked), checked.schedule.num_compute_ops(),
+                  buffers.empty() ? 0 : *std::max_element(buffers.begin(), buffers.end())));
+}
+
+}  // namespace
+
+void add_check(CLI::App& app, ExitCode& exit_code) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command =
+      app.add_subcommand("check", "prove a schedule from anywhere (csv, torch-csv)");
+  command->add_option("file", flags->file, "schedule text; - is standard input")->required();
+  add_int(*command, "--buffers", flags->buffers, 0, 1 << 30,
+          "more receive buffers than N on a device is a problem");
+  flags->output.add(*command, "text (default), json");
+  command->callback([flags, &exit_code] { run(*flags, exit_code); });
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,16 @@
+// One function per subcommand: adds itself to the command line; its callback does the work and
+// leaves the exit code in `exit_code`.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "base/error.h"
+
+namespace sluice::cli {
+
+void add_schedule(CLI::App& app, ExitCode& exit_code);
+void add_check(CLI::App& app, ExitCode& exit_code);
+void add_simulate(CLI::App& app, ExitCode& exit_code);
+void add_compare(CLI::App& app, ExitCode& exit_code);
+
+}  // namespace sluice::cli

@@ -1,0 +1,68 @@
+// The command line. Only this file turns errors into messages and exit codes.
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "base/text.h"
+#include "cli/commands.h"
+
+namespace {
+
+using sluice::ExitCode;
+
+// A flag or subcommand that does not exist: CLI11 says only that; we add the nearest name.
+std::string explain(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App* inner = &app;
+  while (!inner->get_subcommands().empty())
+    inner = inner->get_subcommands().front();
+  const std::string where =
+      inner == &app ? "sluice --help" : fmt::format("sluice {} --help", inner->get_name());
+  std::string text = error.what();
+  if (dynamic_cast<const CLI::ExtrasError*>(&error)) {
+    std::vector<std::string> known;
+    for (const CLI::App* sub : inner->get_subcommands({}))
+      known.push_back(sub->get_name());
+    for (const CLI::Option* option : inner->get_options())
+      known.push_back(option->get_name());
+    const std::vector<std::string> extras = app.remaining(true);
+    const std::string extra = extras.empty() ? "" : extras.front();
+    const std::string nearest = sluice::nearest_name(extra, known);
+    text = fmt::format("'{}' is not known here{}", extra,
+                       nearest.empty() ? "" : fmt::format(": did you mean '{}'?", nearest));
+  }
+  return fmt::format("{}; {} shows the usage", text, where);
+}
+
+int fail(ExitCode code, const std::string& text) {
+  fmt::print(stderr, "sluice: {}\n", text);
+  return static_cast<int>(code);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"Sluice: pipeline schedules as values: generate, prove, price, draw, export.",
+               "sluice"};
+  app.set_version_flag("--version", std::string("sluice ") + SLUICE_VERSION);
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(34);
+  ExitCode exit_code = ExitCode::ok;
+  sluice::cli::add_schedule(app, exit_code);
+  sluice::cli::add_check(app, exit_code);
+  sluice::cli::add_simulate(app, exit_code);
+  sluice::cli::add_compare(app, exit_code);
+  try {
+    app.parse(argc, argv);
+    return static_cast<int>(exit_code);
+  } catch (const CLI::Success& wanted) {  // --help, --version
+    return app.exit(wanted);
+  } catch (const CLI::ParseError& error) {
+    return fail(ExitCode::usage, explain(app, error));
+  } catch (const sluice::UserError& error) {
+    return fail(error.code(), error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(ExitCode::temporary, "out of memory: use fewer devices, microbatches or slices");
+  } catch (const std::exception& error) {
+    return fail(ExitCode::temporary, fmt::format("{} (this is a bug in Sluice)", error.what()));
+  }
+}

@@ -1,0 +1,148 @@
+#include "cli/options.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr std::size_t kMaxFileBytes = std::size_t{4} << 30;
+
+}  // namespace
+
+void add_int(CLI::App& app, const std::string& flag, int& target, int least, int most,
+             const std::string& help) {
+  app.add_option_function<std::string>(
+         flag,
+         [&target, flag, least, most](const std::string& text) {
+           const auto value = parse_int(text);
+           if (!value || *value < least || *value > most)
+             throw user_error("{} is '{}': needs a whole number from {} to {}", flag, text, least,
+                              most);
+           target = static_cast<int>(*value);
+         },
+         help)
+      ->type_name("N");
+}
+
+void add_number(CLI::App& app, const std::string& flag, double& target, double least, double most,
+                const std::string& help) {
+  app.add_option_function<std::string>(
+         flag,
+         [&target, flag, least, most](const std::string& text) {
+           const auto value = parse_double(text);
+           if (!value || *value < least || *value > most)
+             throw user_error("{} is '{}': needs a number from {} to {}", flag, text, number(least),
+                              number(most));
+           target = *value;
+         },
+         help)
+      ->type_name("X");
+}
+
+std::vector<double> parse_numbers(std::string_view flag, std::string_view text) {
+  std::vector<double> out;
+  for (const std::string_view part : split(text, ',')) {
+    const auto value = parse_double(trim(part));
+    if (!value)
+      throw user_error("{} is '{}': '{}' is no number; write numbers joined by commas", flag, text,
+                       part);
+    out.push_back(*value);
+  }
+  return out;
+}
+
+void PricingFlags::add(CLI::App& app, bool with_costs) {
+  app.add_option_function<std::string>(
+         "--times",
+         [this](const std::string& text) {
+           const std::vector<double> values = parse_numbers("--times", text);
+           if (values.size() != 3)
+             throw user_error("--times is '{}': needs three numbers, F,I,W", text);
+           for (const double value : values)
+             if (value < 0 || value > 1e12)
+               throw user_error("--times is '{}': a time is from 0 to 1e12", text);
+           if (values[0] + values[1] + values[2] <= 0)
+             throw user_error("--times is '{}': at least one op must take time", text);
+           times = {values[0], values[1], values[2]};
+           times_given = true;
+         },
+         "times of one stage's F,I,W on a whole microbatch (default 1,1,1; B = I + W)")
+      ->type_name("F,I,W");
+  add_number(app, "--comm", comm, 0, 1e12, "latency of a message between devices (default 0)");
+  add_number(app, "--keep-after-i", keep_after_i, 0, 1,
+             "share of a stage-activation kept between I and W (default 1)");
+  if (with_costs)
+    app.add_option("--costs", costs_file,
+                   "costs file (JSON: seconds and bytes), instead of --times")
+        ->type_name("FILE");
+}
+
+void PricingFlags::check() const {
+  if (!costs_file.empty() && (times_given || comm > 0))
+    throw user_error("--costs is '{}' beside {}: the file holds both; give one of them", costs_file,
+                     times_given ? "--times" : "--comm");
+}
+
+Costs PricingFlags::costs(const Schedule& schedule) const {
+  if (costs_file.empty()) return unit_costs(schedule, times, comm, keep_after_i);
+  return costs_from_json(read_file(costs_file), schedule);
+}
+
+void SliceFlags::add(CLI::App& app) {
+  add_int(app, "--slices", slices, 1, kMaxSlices, "cut each microbatch into K slices (default 1)");
+  add_int(app, "--tokens", tokens, 1, 1 << 30, "tokens of a microbatch's sequence (default 4096)");
+  app.add_option_function<std::string>(
+         "--slice-sizes",
+         [this](const std::string& text) {
+           for (const std::string_view part : split(text, ',')) {
+             const auto value = parse_int(trim(part));
+             if (!value || *value < 1)
+               throw user_error("--slice-sizes is '{}': '{}' is no number of tokens", text, part);
+             sizes.push_back(*value);
+           }
+         },
+         "tokens of each slice, summing to --tokens (default: equal slices)")
+      ->type_name("A,B,..");
+}
+
+void SliceFlags::check() {
+  if (slices > tokens)
+    throw user_error("--slices is {}: a sequence of {} tokens has at most {}", slices, tokens,
+                     tokens);
+  if (sizes.empty()) return;
+  if (slices != 1 && slices != static_cast<int>(sizes.size()))
+    throw user_error("--slice-sizes names {} slices, and --slices is {}", sizes.size(), slices);
+  std::int64_t sum = 0;
+  for (const std::int64_t size : sizes)
+    if (size > tokens || (sum += size) > tokens) break;
+  if (sum != tokens)
+    throw user_error("--slice-sizes must sum to --tokens {}: change one of them", tokens);
+  slices = static_cast<int>(sizes.size());
+}
+
+std::string read_file(const std::string& path) {
+  using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+  const bool standard_input = path == "-";
+  const File file(standard_input ? stdin : std::fopen(path.c_str(), "rb"),
+                  standard_input ? [](std::FILE*) { return 0; } : std::fclose);
+  if (!file) throw user_error("cannot read '{}': {}", path, std::strerror(errno));
+  std::string text;
+  char block[1 << 16];
+  for (;;) {
+    const std::size_t got = std::fread(block, 1, sizeof block, file.get());
+    text.append(block, got);
+    if (text.size() > kMaxFileBytes) throw user_error("'{}' is larger than 4 GiB", path);
+    if (got < sizeof block) break;
+  }
+  if (std::ferror(file.get())) throw user_error("cannot read '{}': {}", path, std::strerror(errno));
+  return text;
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,275 @@
+#include "cli/output.h"
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "schedule/text_format.h"
+#include "trace/render.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr std::array<std::pair<std::string_view, Format>, 8> kFormats = {
+    {{"text", Format::text},
+     {"grid", Format::grid},
+     {"svg", Format::svg},
+     {"html", Format::html},
+     {"chrome", Format::chrome},
+     {"json", Format::json},
+     {"csv", Format::csv},
+     {"torch-csv", Format::torch_csv}}};
+
+UserError write_error(const std::string& where) {
+  const int code = errno;
+  const bool temporary = code == ENOSPC || code == EDQUOT || code == EIO;
+  return UserError(fmt::format("cannot write {}: {}", where, std::strerror(code)),
+                   temporary ? ExitCode::temporary : ExitCode::usage);
+}
+
+void write_all(int file, const std::string& text, const std::string& where) {
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t wrote = ::write(file, text.data() + done, text.size() - done);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) throw write_error(where);
+    done += static_cast<std::size_t>(wrote);
+  }
+}
+
+std::string numbers_json(const std::vector<double>& values) {
+  std::string out = "[";
+  for (std::size_t n = 0; n < values.size(); ++n)
+    out += (n ? "," : "") + number(values[n]);
+  return out + "]";
+}
+
+std::string timeline_json(const Timeline& timeline) {
+  std::string out = "[";
+  for (std::size_t d = 0; d < timeline.devices.size(); ++d) {
+    out += d ? ",\n    [" : "\n    [";
+    const auto& spans = timeline.devices[d].spans;
+    for (std::size_t i = 0; i < spans.size(); ++i)
+      out += fmt::format("{}{{\"op\":\"{}\",\"start\":{},\"end\":{}}}", i ? "," : "",
+                         timeline.text(spans[i].op), number(spans[i].start), number(spans[i].end));
+    out += "]";
+  }
+  out += "\n  ],\n  \"messages\": [";
+  for (std::size_t n = 0; n < timeline.messages.size(); ++n) {
+    const Message& message = timeline.messages[n];
+    out += fmt::format("{}{{\"op\":\"{}\",\"from\":{},\"to\":{},\"start\":{},\"end\":{}}}",
+                       n ? "," : "", timeline.text(message.op), message.from, message.to,
+                       number(message.start), number(message.end));
+  }
+  out += "],\n  \"memory\": [";
+  for (std::size_t d = 0; d < timeline.devices.size(); ++d) {
+    out += d ? ",\n    [" : "\n    [";
+    const auto& points = timeline.devices[d].memory;
+    for (std::size_t i = 0; i < points.size(); ++i)
+      out +=
+          fmt::format("{}[{},{}]", i ? "," : "", number(points[i].time), number(points[i].value));
+    out += "]";
+  }
+  out += "\n  ],\n  \"critical_path\": [";
+  bool first = true;
+  for (const CriticalStep& step : critical_path(timeline)) {
+    const Span& span = timeline.devices[static_cast<std::size_t>(step.device)]
+                           .spans[static_cast<std::size_t>(step.span)];
+    out +=
+        fmt::format("{}{{\"device\":{},\"op\":\"{}\",\"start\":{},\"end\":{}}}", first ? "" : ",",
+                    step.device, timeline.text(span.op), number(span.start), number(span.end));
+    first = false;
+  }
+  return out + "]";
+}
+
+// Columns of the terminal: what it says, else COLUMNS, else 100.
+int terminal_width() {
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 40) return size.ws_col;
+  if (const char* columns = std::getenv("COLUMNS")) {
+    const auto value = parse_int(columns);
+    if (value && *value >= 40 && *value <= 10000) return static_cast<int>(*value);
+  }
+  return 100;
+}
+
+bool colour_wanted() {
+  const char* term = std::getenv("TERM");
+  return isatty(STDOUT_FILENO) && !std::getenv("NO_COLOR") &&
+         !(term && std::string_view(term) == "dumb");
+}
+
+}  // namespace
+
+void OutputFlags::add(CLI::App& app, const std::string& formats) {
+  app.add_option("--format", format_name, formats)->type_name("NAME");
+  app.add_option("--out", out, "write to a file instead of standard output")->type_name("FILE");
+}
+
+Format OutputFlags::format(const std::string& allowed) const {
+  std::vector<std::string> names;
+  for (const std::string_view name : split(allowed, ','))
+    names.emplace_back(name);
+  std::string wanted = format_name;
+  if (wanted.empty()) {
+    wanted = names.front();
+    for (const std::string& name : names)
+      if (out.ends_with("." + name)) wanted = name;
+  }
+  for (const auto& [name, format] : kFormats)
+    if (name == wanted && std::find(names.begin(), names.end(), wanted) != names.end())
+      return format;
+  const std::string nearest = nearest_name(wanted, names);
+  throw user_error("--format is '{}'{}; {} are known here", wanted,
+                   nearest.empty() ? "" : fmt::format(": did you mean '{}'?", nearest),
+                   join(names, ", "));
+}
+
+void OutputFlags::write(const std::string& text) const {
+  if (out.empty() || out == "-") {
+    write_all(STDOUT_FILENO, text, "standard output");
+    return;
+  }
+  const std::string partial = fmt::format("{}.partial-{}", out, ::getpid());
+  const int file = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (file < 0) throw write_error(fmt::format("'{}'", out));
+  try {
+    write_all(file, text, fmt::format("'{}'", out));
+    if (::fsync(file) != 0 && errno != EINVAL && errno != EROFS)
+      throw write_error(fmt::format("'{}'", out));
+    if (::rename(partial.c_str(), out.c_str()) != 0) throw write_error(fmt::format("'{}'", out));
+  } catch (...) {
+    ::close(file);
+    ::unlink(partial.c_str());
+    throw;
+  }
+  ::close(file);
+}
+
+std::string caption(const PricedSchedule& priced) {
+  const Schedule& s = priced.schedule;
+  std::string out = fmt::format("{} devices, {} stages, {} microbatches", s.num_devices(),
+                                s.num_stages(), s.num_microbatches);
+  if (s.num_slices > 1) out += fmt::format(" of {} slices", s.num_slices);
+  if (s.num_pipes() > 1) out += fmt::format(", {} pipes", s.num_pipes());
+  if (!priced.simulation) return out;
+  const Simulation& sim = *priced.simulation;
+  const bool measured = sim.timeline.seconds || sim.max_peak_bytes > 0;
+  out += fmt::format(
+      "; makespan {:.6g}{}, span {:.6g}, bubble {:.6g} ({:.1f}% of the span), peak {:.6g} "
+      "stage-activations",
+      sim.makespan, measured ? " s" : "", sim.span, sim.bubble, 100 * sim.bubble_rate,
+      sim.max_peak);
+  if (sim.max_peak_bytes > 0) out += fmt::format(" ({:.4g} GiB)", sim.max_peak_bytes / (1 << 30));
+  return out;
+}
+
+std::string result_json(const PricedSchedule& priced, bool timeline) {
+  const Schedule& s = priced.schedule;
+  std::string out = "{\n";
+  const auto field = [&](std::string_view name, const std::string& value) {
+    out += fmt::format("  \"{}\": {},\n", name, value);
+  };
+  const auto count = [&](std::string_view name, std::size_t value) {
+    field(name, fmt::format("{}", value));
+  };
+  field("schema", "1");
+  field("name", json_quote(s.name));
+  count("devices", s.programs.size());
+  field("stages", fmt::format("{}", s.num_stages()));
+  field("stages_per_device", fmt::format("{}", s.placement.stages_per_device()));
+  field("microbatches", fmt::format("{}", s.num_microbatches));
+  field("slices", fmt::format("{}", s.num_slices));
+  field("pipes", fmt::format("{}", s.num_pipes()));
+  count("ops", s.num_compute_ops());
+  field("valid", priced.validation.valid() ? "true" : "false");
+  std::string problems = "[";
+  for (std::size_t n = 0; n < priced.validation.problems.size(); ++n) {
+    const Problem& problem = priced.validation.problems[n];
+    problems += fmt::format("{}{{\"device\":{},\"position\":{},\"op\":{},\"text\":{}}}",
+                            n ? ",\n    " : "\n    ", problem.device, problem.position,
+                            json_quote(problem.op), json_quote(problem.text));
+  }
+  field("problems", problems + "]");
+  if (priced.simulation) {
+    const Simulation& sim = *priced.simulation;
+    field("makespan", number(sim.makespan));
+    field("span", number(sim.span));
+    field("ideal", number(sim.ideal));
+    field("bubble", number(sim.bubble));
+    field("bubble_rate", number(sim.bubble_rate));
+    field("bubble_fraction", number(sim.bubble_fraction));
+    std::vector<double> peaks, bytes;
+    for (const DeviceResult& device : sim.devices) {
+      peaks.push_back(device.peak_activations);
+      bytes.push_back(device.peak_bytes);
+    }
+    field("peak_activations", numbers_json(peaks));
+    field("max_peak", number(sim.max_peak));
+    if (sim.max_peak_bytes > 0) {
+      field("peak_bytes", numbers_json(bytes));
+      field("max_peak_bytes", number(sim.max_peak_bytes));
+    }
+  }
+  field("receive_buffers", fmt::format("[{}]", fmt::join(priced.validation.receive_buffers, ",")));
+  std::string placement;
+  for (int d = 0; d < s.num_devices(); ++d)
+    placement += fmt::format("{}[{}]", d ? "," : "", fmt::join(s.placement.stages_of(d), ","));
+  field("placement", "[" + placement + "]");
+  out += "  \"programs\": [";
+  for (int d = 0; d < s.num_devices(); ++d)
+    out += fmt::format("{}\n    \"{}\"", d ? "," : "", s.program_text(d));
+  out += "\n  ]";
+  if (timeline && priced.simulation)
+    out += ",\n  \"timeline\": " + timeline_json(priced.simulation->timeline);
+  return out + "\n}\n";
+}
+
+bool draws(Format format) {
+  return format == Format::grid || format == Format::svg || format == Format::html ||
+         format == Format::chrome;
+}
+
+std::string render(const PricedSchedule& priced, Format format, bool timeline) {
+  switch (format) {
+    case Format::json:
+      return result_json(priced, timeline);
+    case Format::csv:
+      return write_schedule(priced.schedule, TextFlavour::native);
+    case Format::torch_csv:
+      return write_schedule(priced.schedule, TextFlavour::torch);
+    case Format::text:
+    case Format::grid:
+    case Format::svg:
+    case Format::html:
+    case Format::chrome:
+      break;
+  }
+  SLUICE_CHECK(priced.simulation, "{} is drawn without a timeline", priced.schedule.name);
+  const Timeline& drawn = priced.simulation->timeline;
+  if (format == Format::svg) return render_svg(drawn);
+  if (format == Format::html) return render_html(drawn);
+  if (format == Format::chrome) return render_chrome(drawn);
+  return render_grid(drawn, {.width = terminal_width(), .colour = colour_wanted()});
+}
+
+std::string problem_lines(const Validation& validation, std::size_t most) {
+  std::string out;
+  for (std::size_t n = 0; n < std::min(most, validation.problems.size()); ++n)
+    out += validation.problems[n].line() + '\n';
+  if (validation.problems.size() > most)
+    out += fmt::format("... and {} more (--format json lists all)\n",
+                       validation.problems.size() - most);
+  return out;
+}
+
+}  // namespace sluice::cli

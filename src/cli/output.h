@@ -1,0 +1,49 @@
+// Results as text, and text to standard output or a file.
+#pragma once
+
+#include <string>
+
+#include "cli/options.h"
+#include "schedule/validate.h"
+#include "sim/simulate.h"
+
+namespace sluice::cli {
+
+enum class Format { text, grid, svg, html, chrome, json, csv, torch_csv };
+
+// --format and --out. Without --format, the ending of --out decides, else grid.
+struct OutputFlags {
+  std::string format_name;
+  std::string out;
+
+  void add(CLI::App& app, const std::string& formats);
+  // Throws UserError unless the format is one of `allowed` (comma-separated).
+  Format format(const std::string& allowed) const;
+  // To --out (atomically: a temporary file, then a rename) or standard output. Throws UserError
+  // with exit code 75 when the disk is full.
+  void write(const std::string& text) const;
+};
+
+// A schedule, its proof, and what it costs. `simulation` is empty when it is invalid.
+struct PricedSchedule {
+  Schedule schedule;
+  Validation validation;
+  std::optional<Simulation> simulation;
+};
+
+// "8 devices, 16 stages, 16 microbatches; span 113, bubble 17 (15.0%), peak 10 activations"
+std::string caption(const PricedSchedule& priced);
+
+// The JSON object of `schedule` and `simulate`, schema 1.
+std::string result_json(const PricedSchedule& priced, bool timeline);
+
+// In the given format. REQUIRES: simulation with a timeline for grid, svg, html, chrome.
+std::string render(const PricedSchedule& priced, Format format, bool timeline);
+
+// True where the format needs a timeline.
+bool draws(Format format);
+
+// The problems, one line each, at most `most` of them.
+std::string problem_lines(const Validation& validation, std::size_t most = 20);
+
+}  // namespace sluice::cli

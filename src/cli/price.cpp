@@ -1,0 +1,41 @@
+#include "cli/price.h"
+
+#include <cstdio>
+
+#include "schedule/text_format.h"
+
+namespace sluice::cli {
+
+PricedSchedule price(PriceRequest request) {
+  PricedSchedule priced;
+  priced.schedule = std::move(request.schedule);
+  priced.validation = validate(priced.schedule, {.max_buffers = request.buffers});
+  if (!priced.validation.valid()) return priced;
+  priced.simulation =
+      simulate(priced.schedule, request.pricing.costs(priced.schedule),
+               {.timeline = request.timeline, .keep_after_i = request.pricing.keep_after_i});
+  priced.simulation->timeline.caption = caption(priced);
+  return priced;
+}
+
+Schedule read_named_schedule(const std::string& file) {
+  const std::string text = read_file(file);
+  try {
+    return read_schedule(text);
+  } catch (const UserError& error) {
+    throw UserError(fmt::format("{}: {}", file, error.what()), error.code());
+  }
+}
+
+ExitCode write_priced(const PricedSchedule& priced, Format format, bool timeline,
+                      const OutputFlags& output) {
+  if (priced.validation.valid() || format == Format::json)
+    output.write(render(priced, format, timeline));
+  if (priced.validation.valid()) return ExitCode::ok;
+  if (format != Format::json)
+    fmt::print(stderr, "sluice: {} is not a valid schedule\n{}", priced.schedule.name,
+               problem_lines(priced.validation));
+  return ExitCode::invalid_schedule;
+}
+
+}  // namespace sluice::cli

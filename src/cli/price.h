@@ -1,0 +1,27 @@
+// From a schedule to what a user asked to see of it: prove it, price it, write it.
+#pragma once
+
+#include "base/error.h"
+#include "cli/output.h"
+
+namespace sluice::cli {
+
+struct PriceRequest {
+  Schedule schedule;
+  const PricingFlags& pricing;
+  int buffers = -1;
+  bool timeline = false;
+};
+
+// Validates, and where the schedule can run, simulates.
+PricedSchedule price(PriceRequest request);
+
+// The schedule of a file ("-": standard input). Throws UserError that starts with the file's name.
+Schedule read_named_schedule(const std::string& file);
+
+// Writes it in the format; an invalid schedule's problems go to standard error (json: into the
+// object). Returns ok or invalid_schedule.
+ExitCode write_priced(const PricedSchedule& priced, Format format, bool timeline,
+                      const OutputFlags& output);
+
+}  // namespace sluice::cli

@@ -1,0 +1,113 @@
+// sluice schedule NAME: generate, prove, price, draw, export.
+#include "base/text.h"
+#include "cli/commands.h"
+#include "cli/output.h"
+#include "cli/price.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr const char* kFormats = "grid,svg,html,chrome,json,csv,torch-csv";
+
+struct Flags {
+  std::string name;
+  bool list = false;
+  GeneratorOptions generator;
+  int buffers = -1;
+  bool timeline = false;
+  bool lowered = false;
+  SliceFlags slices;
+  PricingFlags pricing;
+  OutputFlags output;
+};
+
+std::string list_text() {
+  TextTable table({"name", "bubble", "peak stage-activations", "what it is"});
+  for (int column = 1; column < 4; ++column)
+    table.left_align(column);
+  for (const Generator* generator : all_generators()) {
+    std::string summary(generator->summary);
+    if (!generator->aliases.empty()) summary += fmt::format(" [{}]", generator->aliases.front());
+    table.add({std::string(generator->name), std::string(generator->bubble),
+               std::string(generator->memory), summary});
+  }
+  return table.text() +
+         "\np devices, r device number, m microbatches, v stages per device, k slices, N group "
+         "size;\nF, I, W, B = I + W: times of one stage's op on a whole microbatch.\n";
+}
+
+void run(Flags& flags, ExitCode& exit_code) {
+  if (flags.list) {
+    if (!flags.name.empty()) throw user_error("--list takes no name: '{}' was given", flags.name);
+    return flags.output.write(list_text());
+  }
+  if (flags.name.empty())
+    throw user_error("schedule needs a name: sluice schedule --list shows all of them");
+  const Generator& generator = find_generator(flags.name);
+  for (const auto& [flag, value] : {std::pair{"--devices", flags.generator.devices},
+                                    std::pair{"--microbatches", flags.generator.microbatches}})
+    if (value == 0)
+      throw user_error("{} is missing: sluice schedule {} --devices 4 --microbatches 8", flag,
+                       generator.name);
+  const Format format = flags.output.format(kFormats);
+  flags.slices.check();
+  flags.pricing.check();
+
+  GeneratorOptions& options = flags.generator;
+  options.slices = flags.slices.slices;
+  options.times = flags.pricing.times;
+  options.comm = flags.pricing.comm;
+  options.keep_after_i = flags.pricing.keep_after_i;
+  if (!flags.pricing.costs_file.empty())
+    options.stage_times = stage_times_from_json(read_file(flags.pricing.costs_file));
+  Schedule schedule = generate_schedule(generator, options);
+  schedule.slice_sizes = flags.slices.sizes;
+  PricedSchedule priced = price({.schedule = std::move(schedule),
+                                 .pricing = flags.pricing,
+                                 .buffers = flags.buffers,
+                                 .timeline = flags.timeline || draws(format)});
+  if (flags.lowered) priced.schedule = priced.validation.lowered;
+  exit_code = write_priced(priced, format, flags.timeline, flags.output);
+}
+
+}  // namespace
+
+void add_schedule(CLI::App& app, ExitCode& exit_code) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command =
+      app.add_subcommand("schedule", "generate a schedule: see it, price it, export it");
+  command->add_option("name", flags->name,
+                      "schedule name (--list shows all; PyTorch's names work)");
+  command->add_flag("--list", flags->list, "every name with its bubble and memory formula");
+  GeneratorOptions& options = flags->generator;
+  add_int(*command, "--devices", options.devices, 1, 1 << 20, "devices of the pipeline, p");
+  add_int(*command, "--microbatches", options.microbatches, 1, 1 << 26, "microbatches, m");
+  add_int(*command, "--stages-per-device", options.stages_per_device, 1, 1024,
+          "stages per device, v (default 2 where more than one is needed)");
+  add_int(*command, "--group-size", options.group_size, 1, 1 << 26,
+          "microbatches per group (interleaved-1f1b, interleaved-zb, gis)");
+  flags->slices.add(*command);
+  command
+      ->add_option_function<std::string>(
+          "--memory-cap",
+          [flags](const std::string& text) {
+            const auto value = parse_double(text);
+            if (!value || *value <= 0)
+              throw user_error("--memory-cap is '{}': needs a positive number of stage-activations",
+                               text);
+            flags->generator.memory_cap = *value;
+          },
+          "stage-activations per device, never exceeded (zb, adaptive-v)")
+      ->type_name("X");
+  command->add_option("--block", options.block_file, "building block in TOML (schedule block)")
+      ->type_name("FILE");
+  flags->pricing.add(*command, true);
+  add_int(*command, "--buffers", flags->buffers, 0, 1 << 30,
+          "fail when a device needs more receive buffers than N");
+  command->add_flag("--timeline", flags->timeline, "add the op times to json");
+  command->add_flag("--lowered", flags->lowered, "show programs with their sends and receives");
+  flags->output.add(*command, "grid (default), svg, html, chrome, json, csv, torch-csv");
+  command->callback([flags, &exit_code] { run(*flags, exit_code); });
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,48 @@
+#include "cost/costs.h"
+
+namespace sluice {
+
+double Costs::duration(const Op& op) const {
+  const OpCosts& costs = at(op.stage, op.slice);
+  switch (op.kind) {
+    case OpKind::F:
+      return costs.f;
+    case OpKind::I:
+      return costs.i;
+    case OpKind::W:
+      return costs.w;
+    case OpKind::B:
+      return costs.b;
+    case OpKind::SendF:
+    case OpKind::RecvF:
+    case OpKind::SendB:
+    case OpKind::RecvB:
+    case OpKind::ReduceGrad:
+    case OpKind::Update:
+    case OpKind::Unshard:
+    case OpKind::Reshard:
+      return 0;  // beside the compute, not in its way
+  }
+  return 0;
+}
+
+Costs unit_costs(const Schedule& schedule, const OpTimes& times, double comm, double keep_after_i) {
+  std::vector<OpCosts> table;
+  for (int stage = 0; stage < schedule.num_stages(); ++stage)
+    for (int slice = 0; slice < schedule.num_slices; ++slice) {
+      const double share = schedule.slice_share(slice);
+      OpCosts costs;
+      costs.f = times.f * share;
+      costs.i = times.i * share;
+      costs.w = times.w * share;
+      costs.b = costs.i + costs.w;
+      costs.after_f = share;
+      costs.after_i = share * keep_after_i;
+      table.push_back(costs);
+    }
+  Costs costs(schedule.num_stages(), schedule.num_slices, std::move(table));
+  costs.default_link.latency = comm;
+  return costs;
+}
+
+}  // namespace sluice

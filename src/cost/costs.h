@@ -1,0 +1,72 @@
+// What an op costs: time, memory kept, bytes moved. One lookup by stage and slice, whatever the
+// source: unit times from the command line, or a profile file.
+#pragma once
+
+#include <map>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "schedule/generators/generator.h"
+#include "schedule/schedule.h"
+
+namespace sluice {
+
+// Of one (stage, slice).
+struct OpCosts {
+  double f = 0, i = 0, w = 0, b = 0;  // durations
+  double after_f = 0;                 // memory its stash holds from the start of F
+  double after_i = 0;                 // ... from the end of I on, until W ends; may be more
+  double kv = 0;            // K/V held from its F to the microbatch's last I; 0 unless sliced
+  double sent_forward = 0;  // bytes
+  double sent_backward = 0;
+};
+
+struct Link {
+  double latency = 0;
+  double bytes_per_time = 0;  // 0: no limit
+};
+
+class Costs {
+ public:
+  // REQUIRES: table holds num_stages x num_slices entries, slices fastest.
+  Costs(int num_stages, int num_slices, std::vector<OpCosts> table)
+      : num_stages_(num_stages), num_slices_(num_slices), table_(std::move(table)) {}
+
+  int num_stages() const { return num_stages_; }
+  int num_slices() const { return num_slices_; }
+  const OpCosts& at(int stage, int slice) const {
+    return table_[static_cast<std::size_t>(stage) * static_cast<std::size_t>(num_slices_) +
+                  static_cast<std::size_t>(slice)];
+  }
+  double duration(const Op& op) const;
+
+  Link link(int from, int to) const {
+    const auto found = links.find({from, to});
+    return found == links.end() ? default_link : found->second;
+  }
+
+  std::map<std::pair<int, int>, Link> links;  // ordered pairs of devices
+  Link default_link;
+  // Of a group run as one: the share of its shorter ops that hides behind the longest. 0: serial.
+  double overlap = 0;
+  bool measured = false;  // seconds and bytes; otherwise abstract units and stage-activations
+
+ private:
+  int num_stages_;
+  int num_slices_;
+  std::vector<OpCosts> table_;
+};
+
+// Every stage takes `times` on a whole microbatch and a slice its share of it; the stash is one
+// stage-activation, of which `keep_after_i` stays between I and W; messages take `comm`.
+Costs unit_costs(const Schedule& schedule, const OpTimes& times, double comm, double keep_after_i);
+
+// A costs file (docs/costs-format.md) for this schedule. Throws UserError naming the entry.
+Costs costs_from_json(std::string_view json, const Schedule& schedule);
+
+// Times of each stage's ops on a whole microbatch, for generators that search. The file need not
+// have the schedule's number of slices.
+std::vector<OpTimes> stage_times_from_json(std::string_view json);
+
+}  // namespace sluice

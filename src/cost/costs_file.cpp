@@ -1,0 +1,218 @@
+// The costs file: JSON, seconds and bytes. Read strictly, because the JSON library would silently
+// turn -1 into a huge number and 1.9 into 1.
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cost/costs.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string shown(const Json& value) {
+  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  if (text.size() > 40) text = text.substr(0, 40) + "...";
+  return text;
+}
+
+void check_keys(const Json& object, const std::string& where,
+                const std::vector<std::string>& known) {
+  if (!object.is_object())
+    throw user_error("costs: {} is {}: needs an object", where, shown(object));
+  for (const auto& [key, value] : object.items()) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    const std::string nearest = nearest_name(key, known);
+    throw user_error("costs: {} has an unknown key '{}'{}; known are {}", where, key,
+                     nearest.empty() ? "" : fmt::format(": did you mean '{}'?", nearest),
+                     join(known, ", "));
+  }
+}
+
+double amount(const Json& value, const std::string& where) {
+  if (!value.is_number()) throw user_error("costs: {} is {}: needs a number", where, shown(value));
+  const double number = value.get<double>();
+  if (!std::isfinite(number) || number < 0)
+    throw user_error("costs: {} is {}: needs a finite number that is not negative", where,
+                     shown(value));
+  return number;
+}
+
+std::int64_t index_of(const Json& value, const std::string& where) {
+  const double number = amount(value, where);
+  if (number != std::floor(number) || number > 1e9)
+    throw user_error("costs: {} is {}: needs a device number", where, shown(value));
+  return static_cast<std::int64_t>(number);
+}
+
+// A list with one entry per slice.
+std::vector<double> per_slice(const Json& value, const std::string& where) {
+  if (!value.is_array() || value.empty())
+    throw user_error("costs: {} is {}: needs a list with one number per slice", where,
+                     shown(value));
+  std::vector<double> out;
+  for (std::size_t c = 0; c < value.size(); ++c)
+    out.push_back(amount(value[c], fmt::format("{}[{}]", where, c)));
+  return out;
+}
+
+struct StageEntry {
+  std::vector<double> f, i, w, b, after_f, after_i, kv, sent_forward, sent_backward;
+};
+
+// A list per slice, or one number for the whole microbatch, of which slices take equal shares
+// where nothing else is known.
+std::vector<double> shared(const Json& stage, const char* key, const std::string& where,
+                           std::size_t slices) {
+  if (!stage.contains(key)) return std::vector<double>(slices, 0.0);
+  const Json& value = stage[key];
+  const std::string name = where + "." + key;
+  if (value.is_array()) return per_slice(value, name);
+  return std::vector<double>(slices, amount(value, name) / static_cast<double>(slices));
+}
+
+StageEntry parse_stage(const Json& stage, const std::string& where) {
+  check_keys(
+      stage, where,
+      {"F", "I", "W", "B", "after_F", "after_I", "sent_forward", "sent_backward", "kv_bytes"});
+  StageEntry entry;
+  const auto required = [&](const char* key) {
+    if (!stage.contains(key)) throw user_error("costs: {} has no '{}'", where, key);
+    return per_slice(stage[key], where + "." + key);
+  };
+  entry.f = required("F");
+  const std::size_t slices = entry.f.size();
+  if (!stage.contains("I") && !stage.contains("W") && stage.contains("B")) {
+    // Only the full backward was measured: enough for schedules that do not split it.
+    entry.b = required("B");
+    entry.i = entry.b;
+    entry.w.assign(slices, 0.0);
+  } else {
+    entry.i = required("I");
+    entry.w = required("W");
+    if (stage.contains("B"))
+      entry.b = required("B");
+    else
+      for (std::size_t c = 0; c < std::min(entry.i.size(), entry.w.size()); ++c)
+        entry.b.push_back(entry.i[c] + entry.w[c]);
+  }
+  entry.after_f = shared(stage, "after_F", where, slices);
+  entry.after_i =
+      stage.contains("after_I") ? shared(stage, "after_I", where, slices) : entry.after_f;
+  entry.kv = shared(stage, "kv_bytes", where, slices);
+  entry.sent_forward = shared(stage, "sent_forward", where, slices);
+  entry.sent_backward = shared(stage, "sent_backward", where, slices);
+  for (const auto* list : {&entry.i, &entry.w, &entry.b, &entry.after_f, &entry.after_i, &entry.kv,
+                           &entry.sent_forward, &entry.sent_backward})
+    if (list->size() != slices)
+      throw user_error("costs: {} has lists of {} and {} slices: all need one number per slice",
+                       where, slices, list->size());
+  return entry;
+}
+
+Link parse_link(const Json& link, const std::string& where) {
+  Link out;
+  if (link.contains("latency_s")) out.latency = amount(link["latency_s"], where + ".latency_s");
+  if (link.contains("bytes_per_s")) {
+    out.bytes_per_time = amount(link["bytes_per_s"], where + ".bytes_per_s");
+    if (out.bytes_per_time == 0)
+      throw user_error("costs: {}.bytes_per_s is 0: leave it out for a link without a limit",
+                       where);
+  }
+  return out;
+}
+
+Json parse_file(std::string_view text) {
+  // A callback sees every level, so a hostile depth is refused before it is built.
+  const auto shallow = [](int depth, Json::parse_event_t, Json&) {
+    if (depth > 16) throw user_error("costs: nested more than 16 levels deep");
+    return true;
+  };
+  Json json;
+  try {
+    json = Json::parse(text, shallow);
+  } catch (const Json::exception& error) {
+    throw user_error("costs: not JSON: {}", error.what());
+  }
+  check_keys(json, "the file", {"schema", "stages", "links", "default_link", "overlap"});
+  if (!json.contains("schema") || json["schema"] != 1)
+    throw user_error("costs: schema is {}: this version reads schema 1",
+                     json.contains("schema") ? shown(json["schema"]) : "missing");
+  if (!json.contains("stages") || !json["stages"].is_array() || json["stages"].empty())
+    throw user_error("costs: stages is missing: needs a list with one object per stage");
+  return json;
+}
+
+std::vector<StageEntry> parse_stages(const Json& json) {
+  std::vector<StageEntry> stages;
+  for (std::size_t s = 0; s < json["stages"].size(); ++s)
+    stages.push_back(parse_stage(json["stages"][s], fmt::format("stages[{}]", s)));
+  return stages;
+}
+
+}  // namespace
+
+Costs costs_from_json(std::string_view text, const Schedule& schedule) {
+  const Json json = parse_file(text);
+  const std::vector<StageEntry> stages = parse_stages(json);
+  if (static_cast<int>(stages.size()) != schedule.num_stages())
+    throw user_error("costs: {} stages, and {} has {}: profile the same partition", stages.size(),
+                     schedule.name, schedule.num_stages());
+  std::vector<OpCosts> table;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const StageEntry& e = stages[s];
+    if (static_cast<int>(e.f.size()) != schedule.num_slices)
+      throw user_error("costs: stages[{}] has {} slices, and {} has {}: profile the same slices", s,
+                       e.f.size(), schedule.name, schedule.num_slices);
+    for (std::size_t c = 0; c < e.f.size(); ++c)
+      table.push_back({e.f[c], e.i[c], e.w[c], e.b[c], e.after_f[c], e.after_i[c],
+                       schedule.num_slices > 1 ? e.kv[c] : 0, e.sent_forward[c],
+                       e.sent_backward[c]});
+  }
+  Costs costs(schedule.num_stages(), schedule.num_slices, std::move(table));
+  costs.measured = true;
+  if (json.contains("default_link")) {
+    check_keys(json["default_link"], "default_link", {"latency_s", "bytes_per_s"});
+    costs.default_link = parse_link(json["default_link"], "default_link");
+  }
+  if (json.contains("links")) {
+    if (!json["links"].is_array()) throw user_error("costs: links needs a list");
+    for (std::size_t n = 0; n < json["links"].size(); ++n) {
+      const Json& link = json["links"][n];
+      const std::string where = fmt::format("links[{}]", n);
+      check_keys(link, where, {"from", "to", "latency_s", "bytes_per_s"});
+      if (!link.contains("from") || !link.contains("to"))
+        throw user_error("costs: {} needs 'from' and 'to'", where);
+      const auto from = index_of(link["from"], where + ".from");
+      const auto to = index_of(link["to"], where + ".to");
+      for (const auto device : {from, to})
+        if (device >= schedule.num_devices())
+          throw user_error("costs: {} names device {}: the schedule has devices 0..{}", where,
+                           device, schedule.num_devices() - 1);
+      costs.links[{static_cast<int>(from), static_cast<int>(to)}] = parse_link(link, where);
+    }
+  }
+  if (json.contains("overlap")) {
+    costs.overlap = amount(json["overlap"], "overlap");
+    if (costs.overlap > 1)
+      throw user_error("costs: overlap is {}: needs a share from 0 to 1", number(costs.overlap));
+  }
+  return costs;
+}
+
+std::vector<OpTimes> stage_times_from_json(std::string_view text) {
+  const auto sum = [](const std::vector<double>& list) {
+    double total = 0;
+    for (const double value : list)
+      total += value;
+    return total;
+  };
+  std::vector<OpTimes> times;
+  for (const StageEntry& entry : parse_stages(parse_file(text)))
+    times.push_back({sum(entry.f), sum(entry.i), sum(entry.w)});
+  return times;
+}
+
+}  // namespace sluice

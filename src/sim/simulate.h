@@ -1,0 +1,60 @@
+// The simulator: a schedule and what its ops cost in, time and memory out.
+//
+// A device runs its program in order; an op starts when the device is free and its inputs are
+// there. Messages travel beside the compute: one leaves when its producer ends (or at its SEND,
+// where the schedule has one), waits for the link to be free, occupies it for bytes / bandwidth,
+// and arrives a latency later. Receives are posted early enough to cost nothing. Times depend on
+// data flow alone, so the result does not depend on the order in which the simulator visits the
+// devices.
+#pragma once
+
+#include <vector>
+
+#include "cost/costs.h"
+#include "schedule/schedule.h"
+#include "trace/timeline.h"
+
+namespace sluice {
+
+struct SimulateOptions {
+  bool timeline = false;    // record every span, message and memory step
+  double keep_after_i = 1;  // share of a stage-activation that stays between I and W
+};
+
+struct DeviceResult {
+  double first_start = 0;
+  double last_end = 0;
+  double busy = 0;
+  double peak_activations = 0;  // 1 from the start of F to the end of W or B; slices as fractions
+  double peak_bytes = 0;        // 0 unless the costs are measured
+
+  double span() const { return last_end - first_start; }
+};
+
+struct Simulation {
+  double makespan = 0;         // first start to last end over all devices
+  double span = 0;             // longest device, its first start to its last end
+  double ideal = 0;            // largest busy time of a device
+  double bubble = 0;           // span - ideal
+  double bubble_rate = 0;      // bubble / span
+  double bubble_fraction = 0;  // bubble / ideal
+  double max_peak = 0;         // largest peak_activations
+  double max_peak_bytes = 0;
+  std::vector<DeviceResult> devices;
+  Timeline timeline;  // empty unless asked for
+};
+
+// REQUIRES: validate(schedule) found no problem; costs are for this schedule. Either form will do,
+// compute-only or lowered, with the same result.
+Simulation simulate(const Schedule& schedule, const Costs& costs,
+                    const SimulateOptions& options = {});
+
+// The chain of spans, first to last, that decides the makespan: each starts the moment the one
+// before it (or the message from it) ends. REQUIRES: a timeline from simulate().
+struct CriticalStep {
+  int device = 0;
+  int span = 0;  // index into the device's spans
+};
+std::vector<CriticalStep> critical_path(const Timeline& timeline);
+
+}  // namespace sluice
