@@ -18,16 +18,15 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const std::string where =
       inner == &app ? "sluice --help" : fmt::format("sluice {} --help", inner->get_name());
   std::string text = error.what();
-  if (dynamic_cast<const CLI::ExtrasError*>(&error)) {
+  const std::vector<std::string> extras = app.remaining(true);
+  if (!extras.empty()) {
     std::vector<std::string> known;
     for (const CLI::App* sub : inner->get_subcommands({}))
       known.push_back(sub->get_name());
     for (const CLI::Option* option : inner->get_options())
       known.push_back(option->get_name());
-    const std::vector<std::string> extras = app.remaining(true);
-    const std::string extra = extras.empty() ? "" : extras.front();
-    const std::string nearest = sluice::nearest_name(extra, known);
-    text = fmt::format("'{}' is not known here{}", extra,
+    const std::string nearest = sluice::nearest_name(extras.front(), known);
+    text = fmt::format("'{}' is not known here{}", extras.front(),
                        nearest.empty() ? "" : fmt::format(": did you mean '{}'?", nearest));
   }
   return fmt::format("{}; {} shows the usage", text, where);

@@ -67,6 +67,13 @@ class Validator {
         {static_cast<int>(device), static_cast<int>(position), given_.text(op), std::move(text)});
   }
 
+  // An input as the schedule has it: B where that is what gives the input gradient.
+  std::string input_text(Op input) const {
+    if (input.kind == OpKind::I && (anywhere_[given_.cell(input)] & bit(OpKind::B)))
+      input.kind = OpKind::B;
+    return given_.text(input);
+  }
+
   // Whether the op has a place in the tables.
   bool in_range(const Op& op) const {
     return op.stage >= 0 && op.stage < given_.num_stages() && op.pipe < given_.num_pipes() &&
@@ -183,7 +190,7 @@ class Validator {
     }
     const auto step = [&](std::size_t d) {
       return fmt::format("device {} at position {} ({}) waits for {}", d, waits[d].position,
-                         given_.text(waits[d].op), given_.text(waits[d].input));
+                         given_.text(waits[d].op), input_text(waits[d].input));
     };
     report_cycles(
         n, [&](std::size_t d) { return waits[d].on; }, step,
@@ -297,7 +304,7 @@ class Validator {
     if (seen[s.cell(input)] & wanted(input)) return;
     inputs_there_ = false;
     if (anywhere_[s.cell(input)] & wanted(input))
-      report(d, i, s.programs[d][i], fmt::format("{} must come before it", s.text(input)));
+      report(d, i, s.programs[d][i], fmt::format("{} must come before it", input_text(input)));
   }
 
   // A send or receive must have a partner on another device.

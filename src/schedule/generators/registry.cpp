@@ -49,6 +49,9 @@ void check_range(std::string_view flag, std::int64_t value, std::int64_t least, 
 
 void check_knobs(const Generator& generator, const GeneratorOptions& o) {
   const Knobs& knobs = generator.knobs;
+  if (knobs.block && o.stages_per_device != knobs.default_stages_per_device)
+    throw user_error("--stages-per-device is {}: the block file says how many; leave the flag out",
+                     o.stages_per_device);
   if (!knobs.stages_per_device && o.stages_per_device != knobs.default_stages_per_device)
     throw user_error("--stages-per-device is {}: {} always has {}; leave the flag out",
                      o.stages_per_device, generator.name, knobs.default_stages_per_device);

@@ -407,8 +407,10 @@ Schedule generate_capped(const GeneratorOptions& options) {
   if (!(options.keep_after_i >= 0 && options.keep_after_i <= 1))
     throw user_error("--keep-after-i is {}: it is the share kept between I and W; give 0 to 1",
                      number(options.keep_after_i));
+  // Whole stashes fill only whole units of the cap.
+  const double limit = options.keep_after_i == 1 ? std::floor(cap) : cap;
   return zb_under_limit("zb", options,
-                        {.after_f = 1, .after_i = options.keep_after_i, .limit = cap});
+                        {.after_f = 1, .after_i = options.keep_after_i, .limit = limit});
 }
 
 }  // namespace

@@ -1,0 +1,37 @@
+// Building blocks: one microbatch's layout over all devices, at unit times. Microbatch j is the
+// block shifted by j periods. An order is made from a block in three steps:
+//
+//   repeat    lay the shifted copies over each other; nothing collides in a legal block
+//   squeeze   start every pass as early as its device and its inputs allow, order unchanged
+//   reorder   move warm-up and cool-down passes into earlier holes without raising the peak
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "schedule/generators/passes.h"
+#include "schedule/schedule.h"
+
+namespace sluice {
+
+// Start slots of one microbatch, one entry per stage. F, I and W take one slot, a fused B two.
+struct BuildingBlock {
+  Placement placement;  // one pipe
+  int period = 0;       // slots between two microbatches
+  bool fused = false;   // backward holds B, not I
+  std::vector<int> forward;
+  std::vector<int> backward;
+  // Empty: every W takes the first slot that is free after its I. Always empty where fused.
+  std::vector<int> weight;
+};
+
+// Why a block of the right sizes is not legal (two passes of one device in the same slot modulo the
+// period, or a pass before its input), or "" if it is. Stages are named by device and chunk.
+std::string block_problem(const BuildingBlock& block);
+
+// Repeat, squeeze and reorder a legal block for m microbatches. The result is free of deadlock, its
+// peak is at most that of the repeated block, and it depends on nothing but the block and m. A
+// UserError if devices x slots are too many to lay out.
+std::vector<PassList> order_from_block(const BuildingBlock& block, int num_microbatches);
+
+}  // namespace sluice

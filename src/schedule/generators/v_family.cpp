@@ -1,0 +1,106 @@
+// The V schedules: two stages per device, device i holds stages i and 2p-1-i, so a microbatch runs
+// down the devices and back up, and memory can be traded for bubble. How fast F and f walk over the
+// devices sets both: V-Min keeps a third of 1F1B's activations, V-Half a half, V-ZB all of them,
+// and then has no bubble. V-Half's block at p = 2 (F f forward of chunk 0 and 1,
+// B b input gradient of chunk 1 and 0); the next microbatch six slots later, W where there is room:
+//
+//   device 0   F . . . f . . . B . . . . b
+//   device 1   . . F f . . . . . . B . b .
+#include "base/error.h"
+#include "schedule/generators/building_block.h"
+#include "schedule/generators/generator.h"
+#include "schedule/transforms/slice_v.h"
+#include "schedule/validate.h"
+
+namespace sluice::generators {
+namespace {
+
+constexpr int kPeriod = 6;
+
+// Start slots on device i of the forwards of chunk 0 and 1 and the backwards of chunk 1 and 0.
+struct Row {
+  int F, f, B, b;
+};
+using RowOf = Row (*)(int p, int i);
+
+Row v_min_row(int p, int i) {
+  const int e = p % 3 == 0 ? 2 : 0;  // else F and B, 2p apart, would collide
+  return {i, 2 * p - 1 - i, 2 * p + e + i, 4 * p - 1 + e - i};
+}
+
+Row v_half_row(int p, int i) {
+  const int e = p % 2 == 0 ? 3 : 0;  // else f and b, 3p apart, would collide
+  return {2 * i, 3 * p - 2 - i, 3 * p - 1 + e + 2 * i, 6 * p - 2 + e - i};
+}
+
+Row v_zb_row(int p, int i) {
+  return {4 * i, 6 * p - 5 - 2 * i, 6 * p - 4 + 4 * i, 12 * p - 9 - 2 * i};
+}
+
+BuildingBlock v_block(int p, RowOf row_of) {
+  BuildingBlock block;
+  block.placement = Placement::vee(p, 2);
+  block.period = kPeriod;
+  block.forward.resize(static_cast<std::size_t>(2 * p));
+  block.backward.resize(static_cast<std::size_t>(2 * p));
+  for (int i = 0; i < p; ++i) {
+    const Row row = row_of(p, i);
+    const auto chunk_0 = static_cast<std::size_t>(i);
+    const auto chunk_1 = static_cast<std::size_t>(2 * p - 1 - i);
+    block.forward[chunk_0] = row.F;
+    block.forward[chunk_1] = row.f;
+    block.backward[chunk_1] = row.B;
+    block.backward[chunk_0] = row.b;
+  }
+  return block;
+}
+
+Schedule v_schedule(std::string_view name, RowOf row_of, const GeneratorOptions& o) {
+  const BuildingBlock block = v_block(o.devices, row_of);
+  if (o.slices == 1)
+    return schedule_from_passes(std::string(name), block.placement, o.microbatches, 1,
+                                order_from_block(block, o.microbatches));
+  const int units = o.microbatches * o.slices - (o.slices - 1);
+  Schedule schedule =
+      schedule_from_passes(std::string(name), block.placement, o.microbatches, o.slices,
+                           slice_v(order_from_block(block, units), o.slices));
+  if (!validate(schedule).valid())
+    throw user_error(
+        "--slices is {}: {} with {} devices and {} microbatches would deadlock; use zb-v", o.slices,
+        name, o.devices, o.microbatches);
+  return schedule;
+}
+
+}  // namespace
+
+extern const Generator v_min;
+const Generator v_min = {
+    .name = "v-min",
+    .aliases = {},
+    .summary = "two stages per device in a V, least memory",
+    .bubble = "4p-5 stage ops (4p-7 if p%3=0), m >= 2p",
+    .memory = "2*floor((p+4)/3)",
+    .knobs = {.default_stages_per_device = 2},
+    .generate = [](const GeneratorOptions& o) { return v_schedule("v-min", v_min_row, o); }};
+
+extern const Generator v_half;
+const Generator v_half = {
+    .name = "v-half",
+    .aliases = {},
+    .summary = "two stages per device in a V, half of 1F1B's memory",
+    .bubble = "3p-7 stage ops (p even), 3p-4 (p odd), m >= 2p",
+    .memory = "2*floor((p+2)/2); less with slices",
+    .knobs = {.default_stages_per_device = 2, .slices = true},
+    .generate = [](const GeneratorOptions& o) { return v_schedule("v-half", v_half_row, o); }};
+
+extern const Generator v_zb;
+const Generator v_zb = {
+    .name = "v-zb",
+    .aliases = {},
+    .summary = "two stages per device in a V, no bubble at 1F1B's memory",
+    .bubble = "0, m >= 2p",
+    .memory = "2p; less with slices",
+    .knobs = {.default_stages_per_device = 2, .slices = true},
+    .generate = [](const GeneratorOptions& o) { return v_schedule("v-zb", v_zb_row, o); }};
+
+}  // namespace sluice::generators

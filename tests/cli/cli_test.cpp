@@ -1,0 +1,299 @@
+// The command line as users meet it: the real program, its output, its exit codes.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "schedule/generators/generator.h"
+#include "support/golden.h"
+#include "support/run_sluice.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::json;
+using test::Ran;
+using test::run_sluice;
+using test::TemporaryFolder;
+
+Json json_of(const std::string& arguments, int code = 0) {
+  const Ran ran = run_sluice(arguments + " --format json");
+  EXPECT_EQ(ran.code, code) << ran.err;
+  EXPECT_EQ(ran.err, "");
+  return Json::parse(ran.out);
+}
+
+// One line on standard error, nothing on standard output, and the words that matter.
+void expect_error(const std::string& arguments, int code, const std::vector<std::string>& words) {
+  SCOPED_TRACE(arguments);
+  const Ran ran = run_sluice(arguments);
+  EXPECT_EQ(ran.code, code);
+  EXPECT_EQ(ran.out, "");
+  EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
+  EXPECT_TRUE(ran.err.starts_with("sluice: ")) << ran.err;
+  EXPECT_LT(ran.err.size(), 500u);
+  for (const std::string& word : words)
+    EXPECT_NE(ran.err.find(word), std::string::npos) << "no '" << word << "' in: " << ran.err;
+}
+
+TEST(Cli, ScheduleGivesTheFiguresOfThePapers) {
+  const Json half = json_of("schedule v-half --devices 8 --microbatches 16");
+  EXPECT_EQ(half["span"], 113);
+  EXPECT_EQ(half["max_peak"], 10);
+  const Json min = json_of("schedule v-min --devices 8 --microbatches 16");
+  EXPECT_EQ(min["span"], 123);
+  EXPECT_EQ(min["max_peak"], 8);
+  const Json zb = json_of("schedule zb-v --devices 8 --microbatches 16");
+  EXPECT_EQ(zb["span"], 96);
+  EXPECT_EQ(zb["max_peak"], 16);
+  const Json sliced = json_of("schedule zb-v --devices 8 --microbatches 16 --slices 4");
+  EXPECT_EQ(sliced["span"], 96);
+  EXPECT_EQ(sliced["makespan"], 97.75);
+  EXPECT_EQ(sliced["max_peak"], 5.5);
+  const Json seq = json_of("schedule seq1f1b --devices 4 --microbatches 8 --slices 2");
+  EXPECT_EQ(seq["makespan"], 28.5);
+  EXPECT_EQ(seq["peak_activations"], Json({2.5, 2, 1.5, 1}));
+}
+
+TEST(Cli, JsonHasEveryFieldOfTheContract) {
+  const Json json = json_of("schedule dualpipe --devices 4 --microbatches 8 --timeline");
+  EXPECT_EQ(json["schema"], 1);
+  EXPECT_EQ(json["name"], "dualpipe");
+  EXPECT_EQ(json["devices"], 4);
+  EXPECT_EQ(json["stages"], 4);
+  EXPECT_EQ(json["stages_per_device"], 2);
+  EXPECT_EQ(json["microbatches"], 8);
+  EXPECT_EQ(json["slices"], 1);
+  EXPECT_EQ(json["pipes"], 2);
+  EXPECT_EQ(json["valid"], true);
+  EXPECT_EQ(json["problems"], Json::array());
+  EXPECT_EQ(json["placement"], Json({{0, 3}, {1, 2}, {2, 1}, {3, 0}}));
+  EXPECT_EQ(json["receive_buffers"].size(), 4u);
+  EXPECT_EQ(json["programs"].size(), 4u);
+  EXPECT_EQ(json["programs"][0].get<std::string>().substr(0, 12), "0F0@0,0F2@0,");
+  for (const char* key : {"makespan", "span", "ideal", "bubble", "bubble_rate", "bubble_fraction",
+                          "max_peak", "ops"})
+    EXPECT_TRUE(json[key].is_number()) << key;
+  EXPECT_EQ(json["timeline"].size(), 4u);
+  EXPECT_EQ(json["timeline"][0][0], Json({{"op", "0F0@0"}, {"start", 0}, {"end", 1}}));
+  EXPECT_FALSE(json["critical_path"].empty());
+  EXPECT_FALSE(json_of("schedule 1f1b --devices 2 --microbatches 2").contains("timeline"));
+}
+
+TEST(Cli, ListNamesEverySchedule) {
+  const Ran ran = run_sluice("schedule --list");
+  EXPECT_EQ(ran.code, 0);
+  for (const Generator* generator : all_generators()) {
+    const std::string start = "\n" + std::string(generator->name) + " ";
+    EXPECT_NE(ran.out.find(start), std::string::npos) << generator->name;
+  }
+}
+
+TEST(Cli, EveryFormatIsWritten) {
+  const TemporaryFolder folder;
+  const std::string base = "schedule v-half --devices 4 --microbatches 8 --out ";
+  for (const auto& [name, start] : std::vector<std::pair<std::string, std::string>>{
+           {"x.svg", "<svg"}, {"x.html", "<!doctype html>"}, {"x.json", "{"}, {"x.csv", "# sluice {"}}) {
+    const std::string path = folder.path() + "/" + name;
+    const Ran ran = run_sluice(base + path);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    EXPECT_EQ(ran.out + ran.err, "");
+    EXPECT_TRUE(test::read_text(path).starts_with(start)) << name;
+  }
+  EXPECT_TRUE(run_sluice(base + "- --format torch-csv").out.starts_with("0F0,0F1,"));
+  const Json chrome = Json::parse(run_sluice(base + "- --format chrome").out);
+  EXPECT_GT(chrome["traceEvents"].size(), 192u);
+}
+
+TEST(Cli, WhatIsWrittenIsReadBack) {
+  const TemporaryFolder folder;
+  const std::string csv = folder.path() + "/s.csv";
+  for (const char* request : {"zb-v --devices 4 --microbatches 8 --slices 2",
+                              "dualpipe --devices 4 --microbatches 8",
+                              "dualpipe-v --devices 4 --microbatches 8",
+                              "seq1f1b --devices 4 --microbatches 4 --slice-sizes 2048,1024,1024"}) {
+    for (const char* form : {"", " --lowered"}) {
+      SCOPED_TRACE(std::string(request) + form);
+      const std::string schedule = std::string("schedule ") + request;
+      ASSERT_EQ(run_sluice(schedule + form + " --format csv --out " + csv).code, 0);
+      const Ran check = run_sluice("check " + csv);
+      EXPECT_EQ(check.code, 0) << check.out;
+      EXPECT_EQ(std::count(check.out.begin(), check.out.end(), '\n'), 1);
+      const Json made = json_of(schedule), read = json_of("simulate " + csv);
+      for (const char* key : {"name", "makespan", "span", "peak_activations", "placement", "ops",
+                              "receive_buffers"})
+        EXPECT_EQ(made[key], read[key]) << key;
+    }
+  }
+}
+
+TEST(Cli, TorchCsvIsReadBack) {
+  const TemporaryFolder folder;
+  const std::string csv = folder.path() + "/s.csv";
+  for (const Generator* generator : all_generators()) {
+    if (generator->knobs.block || generator->name == "dualpipe") continue;
+    std::string request = fmt::format("schedule {} --devices 4 --microbatches 8", generator->name);
+    if (generator->knobs.memory_cap) request += " --memory-cap 6";
+    SCOPED_TRACE(request);
+    ASSERT_EQ(run_sluice(request + " --format torch-csv --out " + csv).code, 0);
+    EXPECT_EQ(json_of("simulate " + csv)["programs"], json_of(request)["programs"]);
+  }
+}
+
+TEST(Cli, EveryGoldenRowOfPyTorchPassesCheck) {
+  int files = 0;
+  for (const std::string& path : test::files_in(std::string(SLUICE_TEST_DATA) + "/torch")) {
+    const Ran ran = run_sluice("check " + path);
+    EXPECT_EQ(ran.code, 0) << path << ": " << ran.out << ran.err;
+    EXPECT_TRUE(ran.out.starts_with("valid: ")) << ran.out;
+    ++files;
+  }
+  EXPECT_GE(files, 4);
+}
+
+TEST(Cli, AnInvalidScheduleExitsWithOneAndNamesEveryProblem) {
+  const TemporaryFolder folder;
+  const std::string cycle = folder.write("cycle.csv", "0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n");
+  const Ran ran = run_sluice("check " + cycle);
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_NE(ran.out.find("deadlock: device 0 at position 1 (0B0) waits for 1B0; device 1 at position 0 (1F1) waits for 0F1"), std::string::npos) << ran.out;
+  EXPECT_EQ(json_of("check " + cycle, 1)["valid"], false);
+  const Json simulated = json_of("simulate " + cycle, 1);
+  EXPECT_EQ(simulated["problems"].size(), 1u);
+  EXPECT_FALSE(simulated.contains("makespan"));
+  // A missing op and a doubled one: both are named.
+  const Json two = json_of("check " + folder.write("two.csv", "0F0,0F0,0B0\n1F0\n"), 1);
+  EXPECT_EQ(two["problems"].size(), 2u) << two["problems"];
+}
+
+TEST(Cli, BuffersLimitReceives) {
+  EXPECT_EQ(json_of("schedule looped-bfs --devices 4 --microbatches 8")["receive_buffers"][0], 8);
+  const Ran ran = run_sluice("schedule looped-bfs --devices 4 --microbatches 8 --buffers 7");
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_NE(ran.err.find("needs more than 7 receive buffers"), std::string::npos) << ran.err;
+  EXPECT_EQ(run_sluice("schedule looped-bfs --devices 4 --microbatches 8 --buffers 8").code, 0);
+}
+
+TEST(Cli, BadInputGetsOneClearLine) {
+  expect_error("schedule v-hlaf --devices 4 --microbatches 8", 2, {"v-hlaf", "did you mean 'v-half'"});
+  expect_error("schedule 1f1b --devices 0 --microbatches 8", 2, {"--devices", "'0'"});
+  expect_error("schedule 1f1b --devices 4 --microbatches -1", 2, {"--microbatches", "'-1'"});
+  expect_error("schedule 1f1b --devices four --microbatches 8", 2, {"--devices", "'four'"});
+  expect_error("schedule 1f1b --devices 4", 2, {"--microbatches is missing"});
+  expect_error("schedule --devices 4", 2, {"needs a name"});
+  expect_error("schedule seq1f1b --devices 4 --microbatches 8 --slices 9 --tokens 8", 2,
+               {"--slices is 9", "8 tokens"});
+  expect_error("schedule seq1f1b --devices 4 --microbatches 8 --slice-sizes 5,4 --tokens 8", 2,
+               {"sum to --tokens 8"});
+  expect_error("schedule 1f1b --devices 4 --microbatches 8 --slices 2", 2,
+               {"--slices is 2", "seq1f1b"});
+  expect_error("schedule 1f1b --devices 1000000 --microbatches 60000000", 2, {"ops", "fewer"});
+  expect_error("schedule zb --devices 4 --microbatches 8", 2, {"--memory-cap", "from"});
+  expect_error("schedule adaptive-v --devices 4 --microbatches 8", 2, {"--memory-cap", "from 4 to 8"});
+  expect_error("schedule adaptive-v --devices 4 --microbatches 8 --memory-cap 2", 2, {"from 4 to 8"});
+  expect_error("schedule zb --devices 4 --microbatches 8 --memory-cap nan", 2, {"--memory-cap is 'nan'"});
+  expect_error("schedule 1f1b --devices 4 --microbatches 8 --format sgv", 2, {"did you mean 'svg'"});
+  expect_error("schedule 1f1b --devices 4 --microbatches 8 --times 1,2", 2, {"--times", "three"});
+  expect_error("schedule 1f1b --devices 4 --microbatches 8 --times 1,2,-3", 2, {"--times"});
+  expect_error("schedule 1f1b --devices 4 --microbatches 8 --devises 3", 2, {"did you mean '--devices'"});
+  expect_error("shedule 1f1b", 2, {"did you mean 'schedule'"});
+  expect_error("", 2, {"--help"});
+  expect_error("schedule interleaved-1f1b --devices 4 --microbatches 10 --group-size 4", 2,
+               {"--group-size is 4", "5 works"});
+  expect_error("schedule dualpipe --devices 3 --microbatches 12", 2, {"--devices is 3", "even"});
+  expect_error("schedule zb-v --devices 4 --microbatches 8 --slices 2 --format torch-csv", 2,
+               {"torch-csv", "slices"});
+  expect_error("schedule dualpipe --devices 4 --microbatches 8 --format torch-csv", 2,
+               {"torch-csv", "pipes"});
+  expect_error("schedule block --devices 4 --microbatches 8", 2, {"--block FILE"});
+  expect_error("schedule block --devices 4 --microbatches 8 --block /nowhere.toml", 2, {"/nowhere.toml"});
+  expect_error("check /nowhere.csv", 2, {"/nowhere.csv", "No such file"});
+  expect_error("check /", 2, {"Is a directory"});
+  expect_error("schedule 1f1b --devices 4 --microbatches 8 --out /nowhere/x.svg", 2, {"/nowhere/x.svg"});
+  expect_error("schedule 1f1b --devices 4 --microbatches 8 --costs /nowhere.json", 2, {"/nowhere.json"});
+}
+
+TEST(Cli, AFullDiskIsATemporaryFailure) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_FAIL() << "no /dev/full here";
+  const Ran ran =
+      test::run_shell(std::string("'") + SLUICE_BINARY +
+                      "' schedule 1f1b --devices 4 --microbatches 8 >/dev/full");
+  EXPECT_EQ(ran.code, 75);
+  EXPECT_NE(ran.err.find("No space left on device"), std::string::npos);
+}
+
+TEST(Cli, AMillionCellsOfGarbageAreRefusedWithTheFirstOfThem) {
+  const TemporaryFolder folder;
+  std::string text;
+  for (int n = 0; n < 1000000; ++n) text += n % 1000 == 999 ? "#!\n" : "#!,";
+  expect_error("check " + folder.write("garbage.csv", text), 2, {"garbage.csv", "row 1, column 1"});
+  // Well-formed ops that make no schedule are an invalid schedule, with a bounded answer.
+  text.clear();
+  for (int n = 0; n < 1000000; ++n) text += n % 1000 == 999 ? "0F0\n" : "0F0,";
+  const Ran ran = run_sluice("check " + folder.write("same.csv", text));
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_LT(ran.out.size(), 10000u);
+}
+
+TEST(Cli, CompareHoldsTheModelFixed) {
+  const Json json = json_of("compare --devices 8 --microbatches 16");
+  std::map<std::string, Json> rows;
+  double last = 0;
+  for (const Json& row : json["schedules"]) {
+    rows[row["name"]] = row;
+    EXPECT_GE(row["span"].get<double>(), last);
+    last = row["span"];
+  }
+  EXPECT_EQ(rows.at("1f1b")["span"], 69);
+  EXPECT_EQ(rows.at("1f1b")["relative_peak"], 1);
+  EXPECT_EQ(rows.at("v-half")["span"], 56.5);
+  EXPECT_EQ(rows.at("v-half")["relative_peak"], 0.625);
+  EXPECT_EQ(rows.at("zb-v k=4")["bubble"], 0);
+  EXPECT_EQ(rows.at("zb-v k=4")["relative_peak"], 0.34375);
+  EXPECT_EQ(rows.at("dualpipe")["span"], 54);
+  // The command beside a row gives that row, in stage times.
+  const std::string command = rows.at("zb-v k=4")["command"];
+  const Json again = json_of(command.substr(std::string("sluice ").size()));
+  EXPECT_EQ(again["span"].get<double>() / 2, rows.at("zb-v k=4")["span"].get<double>());
+}
+
+TEST(Cli, CompareUnderACapLeavesOutWhatDoesNotFitAndSaysWhy) {
+  const Json json = json_of("compare --devices 8 --microbatches 16 --memory-cap 4");
+  for (const Json& row : json["schedules"]) EXPECT_LE(row["peak"].get<double>(), 4);
+  bool found = false;
+  for (const Json& row : json["left_out"])
+    found = found || (row["name"] == "1f1b" && row["reason"] == "peak 8 is over the cap 4");
+  EXPECT_TRUE(found);
+  const Ran svg = run_sluice("compare --devices 4 --microbatches 8 --format svg");
+  EXPECT_TRUE(svg.out.starts_with("<svg"));
+}
+
+TEST(Cli, CostsFilesPriceSchedulesInSecondsAndBytes) {
+  const TemporaryFolder folder;
+  const std::string costs = folder.write(
+      "costs.json",
+      R"({"schema":1,"stages":[{"F":[1],"I":[2],"W":[1],"after_F":[100],"after_I":[60]},
+                               {"F":[2],"I":[2],"W":[1],"after_F":[50],"after_I":[60]}],
+          "default_link":{"latency_s":0.5}})");
+  const Json json = json_of("schedule zb-h1 --devices 2 --microbatches 4 --costs " + costs);
+  EXPECT_EQ(json["peak_bytes"].size(), 2u);
+  EXPECT_GT(json["max_peak_bytes"].get<double>(), 100);
+  expect_error("schedule 1f1b --devices 3 --microbatches 4 --costs " + costs, 2, {"2 stages", "has 3"});
+  expect_error("schedule zb-1p --devices 3 --microbatches 4 --costs " + costs, 2, {"2 stages"});
+  expect_error("schedule 1f1b --devices 2 --microbatches 4 --times 1,1,1 --costs " + costs, 2,
+               {"--costs", "--times"});
+}
+
+TEST(Cli, HelpIsThereForEveryCommand) {
+  for (const char* command : {"", "schedule", "check", "simulate", "compare"}) {
+    const Ran ran = run_sluice(std::string(command) + " --help");
+    EXPECT_EQ(ran.code, 0);
+    EXPECT_NE(ran.out.find("Usage"), std::string::npos);
+  }
+  EXPECT_EQ(run_sluice("--version").out, "sluice 0.1.0\n");
+}
+
+}  // namespace
+}  // namespace sluice

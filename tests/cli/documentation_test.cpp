@@ -1,0 +1,108 @@
+// Every command shown in the documentation is run, and what it prints is what is shown.
+//
+// In README.md, CONTRIBUTING.md, docs/ and examples/, a ```console block holds commands (`$ ./sluice ...`) and
+// their output. A line `...` stands for any number of lines. Blocks run in order, in a folder of
+// their own with the examples beside them; other commands than ./sluice are not run.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/text.h"
+#include "support/golden.h"
+#include "support/run_sluice.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Command {
+  std::string where;
+  std::string arguments;
+  std::vector<std::string> expected;
+};
+
+std::vector<Command> commands_of(const fs::path& file) {
+  const std::string text = test::read_text(file.string());
+  std::vector<Command> commands;
+  bool inside = false, ours = false;
+  int number = 0;
+  for (const std::string_view line : split(text, '\n')) {
+    ++number;
+    if (line.starts_with("```")) {
+      inside = line == "```console";
+      ours = false;
+    } else if (inside && line.starts_with("$ ")) {
+      ours = line.starts_with("$ ./sluice ");
+      if (ours)
+        commands.push_back({fmt::format("{}:{}", file.filename().string(), number),
+                            std::string(line.substr(std::string("$ ./sluice ").size())),
+                            {}});
+    } else if (inside && ours) {
+      commands.back().expected.emplace_back(line);
+    }
+  }
+  return commands;
+}
+
+// `...` matches any number of lines.
+bool same(const std::vector<std::string>& expected, const std::vector<std::string>& actual,
+          std::size_t e = 0, std::size_t a = 0) {
+  if (e == expected.size()) return a == actual.size();
+  if (expected[e] == "...") {
+    for (std::size_t skip = a; skip <= actual.size(); ++skip)
+      if (same(expected, actual, e + 1, skip)) return true;
+    return false;
+  }
+  return a < actual.size() && expected[e] == actual[a] && same(expected, actual, e + 1, a + 1);
+}
+
+std::vector<fs::path> documents() {
+  const fs::path root = SLUICE_SOURCE_DIR;
+  std::vector<fs::path> files = {root / "README.md", root / "CONTRIBUTING.md"};
+  for (const char* folder : {"docs", "examples"})
+    for (const auto& entry : fs::directory_iterator(root / folder))
+      if (entry.path().extension() == ".md") files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+TEST(Documentation, EveryCommandPrintsWhatIsShown) {
+  int run = 0;
+  for (const fs::path& file : documents()) {
+    const test::TemporaryFolder folder;
+    fs::copy(fs::path(SLUICE_SOURCE_DIR) / "examples", fs::path(folder.path()) / "examples");
+    for (const Command& command : commands_of(file)) {
+      SCOPED_TRACE(command.where + ": ./sluice " + command.arguments);
+      const test::Ran ran = test::run_sluice(command.arguments, folder.path());
+      std::vector<std::string> actual;
+      const std::string text = ran.out + ran.err;
+      for (const std::string_view line : split(text, '\n')) actual.emplace_back(line);
+      actual.pop_back();  // after the last line end
+      if (command.expected.empty())
+        EXPECT_EQ(ran.code, 0) << text;
+      else
+        EXPECT_TRUE(same(command.expected, actual)) << "it printed:\n" << text;
+      ++run;
+    }
+  }
+  EXPECT_GE(run, 10);
+}
+
+// Links to files of the repository lead somewhere.
+TEST(Documentation, EveryRelativeLinkExists) {
+  for (const fs::path& file : documents()) {
+    const std::string text = test::read_text(file.string());
+    for (std::size_t at = text.find("]("); at != std::string::npos; at = text.find("](", at + 1)) {
+      std::string target = text.substr(at + 2, text.find(')', at) - at - 2);
+      target = target.substr(0, target.find('#'));
+      if (target.empty() || target.find("://") != std::string::npos) continue;
+      EXPECT_TRUE(fs::exists(file.parent_path() / target)) << file << ": " << target;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,95 @@
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "cost/costs.h"
+#include "schedule/text_format.h"
+
+namespace sluice {
+namespace {
+
+const Schedule& one_stage() {
+  static const Schedule schedule = read_schedule("0F0,0B0\n");
+  return schedule;
+}
+const Schedule& two_slices() {
+  static const Schedule schedule = read_schedule("0F0.0,0F0.1,0B0.1,0B0.0\n");
+  return schedule;
+}
+
+std::string error_of(const std::string& json, const Schedule& schedule = one_stage()) {
+  try {
+    costs_from_json(json, schedule);
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::usage);
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(CostsFile, BDefaultsToIPlusW) {
+  const Costs costs =
+      costs_from_json(R"({"schema":1,"stages":[{"F":[1],"I":[2],"W":[4]}]})", one_stage());
+  EXPECT_EQ(costs.at(0, 0).b, 6);
+  EXPECT_TRUE(costs.measured);
+}
+
+TEST(CostsFile, ANumberForAWholeMicrobatchIsSharedByTheSlices) {
+  const Costs costs = costs_from_json(
+      R"({"schema":1,"stages":[{"F":[1,2],"I":[1,1],"W":[1,1],"after_F":[6,2],"sent_forward":8,"kv_bytes":[1,2]}]})",
+      two_slices());
+  EXPECT_EQ(costs.at(0, 1).f, 2);
+  EXPECT_EQ(costs.at(0, 0).after_f, 6);
+  EXPECT_EQ(costs.at(0, 1).after_i, 2);  // after_I defaults to after_F
+  EXPECT_EQ(costs.at(0, 1).sent_forward, 4);
+  EXPECT_EQ(costs.at(0, 1).kv, 2);
+}
+
+TEST(CostsFile, StageTimesAddUpTheSlices) {
+  const auto times =
+      stage_times_from_json(R"({"schema":1,"stages":[{"F":[1,2],"I":[3,4],"W":[5,6]}]})");
+  ASSERT_EQ(times.size(), 1u);
+  EXPECT_EQ(times[0].f, 3);
+  EXPECT_EQ(times[0].i, 7);
+  EXPECT_EQ(times[0].w, 11);
+}
+
+TEST(CostsFile, EveryMistakeIsNamed) {
+  EXPECT_EQ(error_of("{"), error_of("{"));
+  EXPECT_NE(error_of("{").find("costs: not JSON"), std::string::npos);
+  EXPECT_EQ(error_of("[]"), "costs: the file is []: needs an object");
+  EXPECT_EQ(error_of(R"({"stages":[]})"), "costs: schema is missing: this version reads schema 1");
+  EXPECT_EQ(error_of(R"({"schema":2,"stages":[]})"),
+            "costs: schema is 2: this version reads schema 1");
+  EXPECT_EQ(error_of(R"({"schema":1,"stages":[]})"),
+            "costs: stages is missing: needs a list with one object per stage");
+  EXPECT_EQ(error_of(R"({"schema":1,"stages":[{"F":[1],"I":[1],"W":[-1]}]})"),
+            "costs: stages[0].W[0] is -1: needs a finite number that is not negative");
+  EXPECT_EQ(error_of(R"({"schema":1,"stages":[{"F":["1"],"I":[1],"W":[1]}]})"),
+            "costs: stages[0].F[0] is \"1\": needs a number");
+  EXPECT_EQ(error_of(R"({"schema":1,"stages":[{"F":1,"I":[1],"W":[1]}]})"),
+            "costs: stages[0].F is 1: needs a list with one number per slice");
+  EXPECT_EQ(error_of(R"({"schema":1,"stages":[{"F":[1],"I":[1]}]})"), "costs: stages[0] has no 'W'");
+  EXPECT_NE(error_of(R"({"schema":1,"stages":[{"F":[1],"I":[1],"W":[1],"after_f":[1]}]})")
+                .find("did you mean 'after_F'?"),
+            std::string::npos);
+  EXPECT_EQ(error_of(R"({"schema":1,"stages":[{"F":[1,1],"I":[1,1],"W":[1]}]})"),
+            "costs: stages[0] has lists of 2 and 1 slices: all need one number per slice");
+  EXPECT_EQ(error_of(R"({"schema":1,"stages":[{"F":[1],"I":[1],"W":[1]}]})", two_slices()),
+            "costs: stages[0] has 1 slices, and custom has 2: profile the same slices");
+  EXPECT_EQ(
+      error_of(
+          R"({"schema":1,"stages":[{"F":[1],"I":[1],"W":[1]},{"F":[1],"I":[1],"W":[1]}]})"),
+      "costs: 2 stages, and custom has 1: profile the same partition");
+  EXPECT_EQ(error_of(R"({"schema":1,"stages":[{"F":[1],"I":[1],"W":[1]}],"links":[{"from":0,"to":7}]})"),
+            "costs: links[0] names device 7: the schedule has devices 0..0");
+  EXPECT_EQ(error_of(R"({"schema":1,"stages":[{"F":[1],"I":[1],"W":[1]}],"default_link":{"bytes_per_s":0}})"),
+            "costs: default_link.bytes_per_s is 0: leave it out for a link without a limit");
+  EXPECT_EQ(error_of(R"({"schema":1,"stages":[{"F":[1],"I":[1],"W":[1]}],"overlap":2})"),
+            "costs: overlap is 2: needs a share from 0 to 1");
+  EXPECT_NE(error_of(std::string(100000, '[')).find("costs:"), std::string::npos);
+  EXPECT_NE(error_of(R"({"schema":1,"stages":[{"F":[1e999],"I":[1],"W":[1]}]})").find("costs:"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,260 @@
+#include "schedule/generators/building_block.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "base/error.h"
+#include "cost/costs.h"
+#include "schedule/generators/generator.h"
+#include "schedule/transforms/slice_v.h"
+#include "schedule/validate.h"
+#include "sim/simulate.h"
+
+namespace sluice {
+namespace {
+
+std::string example(const std::string& name) {
+  const auto root = std::filesystem::path(__FILE__).parent_path().parent_path().parent_path();
+  return (root / "examples" / name).string();
+}
+
+GeneratorOptions sized(int devices, int microbatches, int slices = 1) {
+  GeneratorOptions options;
+  options.devices = devices;
+  options.microbatches = microbatches;
+  options.slices = slices;
+  return options;
+}
+
+Schedule from_file(const std::string& path, int devices, int microbatches) {
+  GeneratorOptions options = sized(devices, microbatches);
+  options.block_file = path;
+  return generate_schedule("block", options);
+}
+
+Simulation at_unit_times(const Schedule& schedule) {
+  return simulate(schedule, unit_costs(schedule, {}, 0, 1));
+}
+
+// A file that is there as long as the test runs.
+class BlockFile {
+ public:
+  explicit BlockFile(const std::string& text)
+      : path_(std::filesystem::temp_directory_path() /
+              ("sluice_block_" + std::to_string(std::random_device{}()) + ".toml")) {
+    std::ofstream(path_) << text;
+  }
+  ~BlockFile() { std::filesystem::remove(path_); }
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::string error_of(const std::string& text, int devices = 2) {
+  const BlockFile file(text);
+  try {
+    from_file(file.path(), devices, 4);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// A two-device, one-stage block with one part of it replaced.
+std::string broken(const std::string& part, const std::string& by) {
+  std::string text =
+      "period = 3\nplacement = \"linear\"\ndevice = [{F = [0], I = [4], W = [5]}, "
+      "{F = [1], I = [2], W = [3]}]\n";
+  const std::size_t at = text.find(part);
+  EXPECT_NE(at, std::string::npos) << part;
+  return text.replace(at, part.size(), by);
+}
+
+TEST(UserBlock, VHalfWrittenAsAFileGivesTheBuiltInSchedule) {
+  for (int m = 1; m <= 16; ++m) {
+    const Schedule built_in = generate_schedule("v-half", sized(4, m));
+    const Schedule from_block = from_file(example("block-v-half.toml"), 4, m);
+    EXPECT_EQ(from_block.placement, built_in.placement) << m;
+    EXPECT_EQ(from_block.programs, built_in.programs) << m;
+  }
+}
+
+TEST(UserBlock, ZbH1WrittenAsAFileHasItsSpanAndPeak) {
+  for (int m = 4; m <= 16; ++m) {
+    const Simulation result = at_unit_times(from_file(example("block-zb-h1.toml"), 4, m));
+    EXPECT_EQ(result.span, 3 * m + 3) << m;
+    EXPECT_EQ(result.max_peak, 4) << m;
+  }
+}
+
+TEST(UserBlock, FusedOneFOneBHasItsSpanAndPeak) {
+  const BlockFile file(
+      "period = 3\nplacement = \"linear\"\ndevice = [{F = [0], B = [7]}, {F = [1], B = [5]}, "
+      "{F = [2], B = [3]}]");
+  const Simulation result = at_unit_times(from_file(file.path(), 3, 7));
+  EXPECT_EQ(result.span, 3 * 7 + 3 * 2);
+  EXPECT_EQ(result.max_peak, 3);
+}
+
+TEST(UserBlock, EveryMistakeIsNamedInOneLine) {
+  ASSERT_EQ(error_of(broken("3", "3")), "");
+  const struct {
+    std::string text, says;
+  } cases[] = {
+      {broken("period = 3", "period = 2"), "period is 2: device 0 works 3 slots"},
+      {broken("period = 3", "period = 3.5"), "period holds something else than a whole number"},
+      {broken("period = 3", "period = 0"), "period holds 0: needs a whole number from 1"},
+      {broken("period = 3", ""), "key 'period' is missing"},
+      {broken("period", "perod"), "unknown key 'perod': did you mean 'period'?"},
+      {broken("\"linear\"", "\"line\""), "placement is \"line\": needs \"linear\""},
+      {broken("\"linear\"", "\"v\""), "device 0: F needs a list of 2 start slots"},
+      {broken("I = [4]", "I = [3]"), "device 0: F of chunk 0 (slot 0) and I of chunk 0 (slot 3)"},
+      {broken("I = [4]", "I = [2]"), "device 0: I of chunk 0 (slot 2) comes before its input"},
+      {broken("W = [5]", "W = [4]"), "device 0: W of chunk 0 (slot 4) comes before its input"},
+      {broken("I = [4]", "I = [-4]"), "device 0: I holds -4: needs a whole number from 0"},
+      {broken("I = [4]", "I = [4000000]"), "device 0: I holds 4000000: needs a whole number"},
+      {broken("I = [4]", "I = [\"4\"]"), "device 0: I holds something else than a whole number"},
+      {broken("I = [4]", "I = 4"), "device 0: I needs a list of 1 start slot,"},
+      {broken(", W = [5]", ""), "device 1: other keys than on device 0"},
+      {broken("W = [5]", "w = [5]"), "device 0: unknown key 'w': did you mean 'W'?"},
+      {broken("{F = [0], I = [4], W = [5]}, ", ""), "--devices is 2: "},
+      {broken("[{", "[1, {"), "device needs one table per device"},
+      {broken("[5]", "[5"), "not valid TOML"},
+  };
+  for (const auto& [text, says] : cases) {
+    const std::string error = error_of(text);
+    EXPECT_NE(error.find(says), std::string::npos) << text << "  -> " << error;
+    EXPECT_EQ(error.find('\n'), std::string::npos) << error;
+  }
+}
+
+TEST(UserBlock, AFileThatCannotBeReadIsTheUsersMistake) {
+  EXPECT_THROW(from_file("/no/such/file", 2, 4), UserError);
+  EXPECT_THROW(from_file(std::filesystem::temp_directory_path().string(), 2, 4), UserError);
+}
+
+// A random walk of one microbatch through all stages and back, each pass at a slot that is free
+// modulo the period.
+BuildingBlock random_block(std::mt19937& random) {
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  const int p = 1 + below(6);
+  const int v = 1 + below(3);
+  BuildingBlock block;
+  block.placement = below(2) == 0 ? Placement::looped(p, v) : Placement::vee(p, v);
+  block.fused = below(3) == 0;
+  const int num_stages = p * v;
+  // A fused B needs two free slots in a row; room to spare makes sure of them.
+  block.period = 3 * v * (block.fused ? 2 : 1) + below(3);
+  std::vector<std::vector<bool>> taken(
+      static_cast<std::size_t>(p),
+      std::vector<bool>(static_cast<std::size_t>(block.period), false));
+  const auto place = [&](int stage, int from, int duration) {
+    auto& row = taken[static_cast<std::size_t>(block.placement.device_of(0, stage))];
+    const auto residue = [&](int slot) { return static_cast<std::size_t>(slot % block.period); };
+    int slot = from;
+    while (row[residue(slot)] || row[residue(slot + duration - 1)])
+      ++slot;
+    for (int s = slot; s < slot + duration; ++s)
+      row[residue(s)] = true;
+    return slot;
+  };
+  int slot = 0;
+  for (int s = 0; s < num_stages; ++s) {
+    block.forward.push_back(place(s, slot + below(3), 1));
+    slot = block.forward.back() + 1;
+  }
+  block.backward.resize(static_cast<std::size_t>(num_stages));
+  const int duration = block.fused ? 2 : 1;
+  for (int s = num_stages - 1; s >= 0; --s) {
+    slot = place(s, slot + below(3), duration);
+    block.backward[static_cast<std::size_t>(s)] = slot;
+    slot += duration;
+  }
+  if (!block.fused && below(2) == 0)
+    for (int s = 0; s < num_stages; ++s)
+      block.weight.push_back(
+          place(s, block.backward[static_cast<std::size_t>(s)] + 1 + below(4), 1));
+  return block;
+}
+
+TEST(BuildingBlock, AnyLegalBlockGivesAValidOrderWithinItsLifespans) {
+  std::mt19937 random(7);
+  for (int n = 0; n < 400; ++n) {
+    const BuildingBlock block = random_block(random);
+    ASSERT_EQ(block_problem(block), "") << n;
+    const int m = 1 + static_cast<int>(random() % 20);
+    const Schedule schedule =
+        schedule_from_passes("block", block.placement, m, 1, order_from_block(block, m));
+    const Validation validation = validate(schedule);
+    ASSERT_TRUE(validation.valid()) << n << ": " << validation.problems[0].line();
+    if (!block.fused && block.weight.empty()) continue;
+    int most = 0;
+    for (int d = 0; d < block.placement.num_devices(); ++d) {
+      int peak = 0;
+      for (const int s : block.placement.stages_of(d)) {
+        const auto stage = static_cast<std::size_t>(s);
+        const int end = block.fused ? block.backward[stage] + 2 : block.weight[stage] + 1;
+        peak += (end - block.forward[stage] + block.period - 1) / block.period;
+      }
+      most = std::max(most, peak);
+    }
+    EXPECT_LE(at_unit_times(schedule).max_peak, most) << n;
+  }
+}
+
+TEST(VFamily, EveryBlockIsLegalUpTo64Devices) {
+  for (const char* name : {"v-min", "v-half", "v-zb", "1f1b-v"})
+    for (int p = 1; p <= 64; ++p)
+      EXPECT_TRUE(validate(generate_schedule(name, sized(p, 3))).valid()) << name << ' ' << p;
+}
+
+TEST(VFamily, WhatIsTooLargeToLayOutIsRefused) {
+  EXPECT_THROW(generate_schedule("v-half", sized(1 << 20, 1)), UserError);
+  EXPECT_THROW(generate_schedule("1f1b-v", sized(100'000, 10)), UserError);
+}
+
+std::vector<PassList> passes_of(const Schedule& schedule) {
+  std::vector<PassList> lists;
+  for (int d = 0; d < schedule.num_devices(); ++d) {
+    const std::vector<int>& stages = schedule.placement.stages_of(d);
+    PassList& list = lists.emplace_back();
+    for (const Op& op : schedule.programs[static_cast<std::size_t>(d)])
+      list.push_back({op.kind, op.stage == stages[0] ? 0 : 1});
+  }
+  return lists;
+}
+
+TEST(SliceV, TurnsHandcraftedZbVIntoItsSlicedForm) {
+  for (int p = 1; p <= 8; ++p)
+    for (int k = 1; k <= 5; ++k)
+      for (int m = 2 * p; m <= 3 * p; ++m) {
+        const Schedule base = generate_schedule("zb-v", sized(p, m * k - (k - 1)));
+        const Schedule sliced =
+            schedule_from_passes("zb-v", base.placement, m, k, slice_v(passes_of(base), k));
+        EXPECT_EQ(sliced, generate_schedule("zb-v", sized(p, m, k))) << p << ' ' << m << ' ' << k;
+      }
+}
+
+TEST(SliceV, SlicesOfVHalfAndVZbNeverDeadlock) {
+  for (const char* name : {"v-half", "v-zb"})
+    for (int p = 1; p <= 8; ++p)
+      for (int m = 1; m <= 2 * p; ++m)
+        for (int k = 2; k <= 5; ++k)
+          EXPECT_NO_THROW(generate_schedule(name, sized(p, m, k)))
+              << name << ' ' << p << ' ' << m << ' ' << k;
+}
+
+TEST(SliceV, ADeadlockIsFoundByTheProof) {
+  const Schedule base = generate_schedule("v-min", sized(8, 31));
+  const Schedule sliced =
+      schedule_from_passes("v-min", base.placement, 16, 2, slice_v(passes_of(base), 2));
+  EXPECT_FALSE(validate(sliced).valid());
+}
+
+}  // namespace
+}  // namespace sluice

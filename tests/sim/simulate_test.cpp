@@ -1,0 +1,207 @@
+// The simulator against hand-computed cases.
+#include "sim/simulate.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "schedule/text_format.h"
+#include "schedule/transforms/split_backward.h"
+#include "schedule/validate.h"
+
+namespace sluice {
+namespace {
+
+Schedule valid_schedule(const std::string& text) {
+  Schedule schedule = read_schedule(text);
+  const Validation validation = validate(schedule);
+  EXPECT_TRUE(validation.valid()) << validation.problems.front().line();
+  return schedule;
+}
+
+std::vector<double> peaks(const Simulation& simulation) {
+  std::vector<double> out;
+  for (const DeviceResult& device : simulation.devices) out.push_back(device.peak_activations);
+  return out;
+}
+
+const char* kTwoDevices =
+    "0F0,0F1,0B0,0B1\n"
+    "1F0,1B0,1F1,1B1\n";
+
+// device 0  F0 F1 .  B0B0 .  .  B1B1      F at 0,1; B0 at 4; B1 at 7
+// device 1  .  F0 B0B0 F1 B1B1            F0 at 1, B0 2..4, F1 at 4, B1 5..7
+TEST(Simulate, OneFOneBByHand) {
+  const Schedule schedule = valid_schedule(kTwoDevices);
+  const Simulation sim = simulate(schedule, unit_costs(schedule, {1, 1, 1}, 0, 1));
+  EXPECT_EQ(sim.makespan, 9);
+  EXPECT_EQ(sim.span, 9);
+  EXPECT_EQ(sim.ideal, 6);
+  EXPECT_EQ(sim.bubble, 3);
+  EXPECT_DOUBLE_EQ(sim.bubble_rate, 3.0 / 9);
+  EXPECT_DOUBLE_EQ(sim.bubble_fraction, 3.0 / 6);
+  EXPECT_EQ(sim.devices[1].first_start, 1);
+  EXPECT_EQ(sim.devices[1].last_end, 7);
+  EXPECT_EQ(peaks(sim), (std::vector<double>{2, 1}));
+}
+
+TEST(Simulate, LatencyDelaysTheConsumerAndOccupiesNothing) {
+  const Schedule schedule = valid_schedule(kTwoDevices);
+  // F0 0..1, arrives 1.5; F0 1.5..2.5; B0 2.5..4.5, back at 5; B0 5..7; F1 4.5..5.5, B1 5.5..7.5,
+  // back at 8; B1 8..10.
+  const Simulation sim = simulate(schedule, unit_costs(schedule, {1, 1, 1}, 0.5, 1));
+  EXPECT_EQ(sim.makespan, 10);
+  // Many messages at once are all in flight together: latency is no occupancy.
+  const Schedule gpipe = valid_schedule("0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1F1,1F2,1B0,1B1,1B2\n");
+  const Simulation far = simulate(gpipe, unit_costs(gpipe, {1, 1, 1}, 10, 1));
+  EXPECT_EQ(far.devices[1].first_start, 11);
+  EXPECT_EQ(far.devices[1].last_end, 11 + 9);
+}
+
+TEST(Simulate, StagesAndOpsMayTakeUnequalTimes) {
+  const Schedule schedule = valid_schedule("0F0,0I0,0W0\n1F0,1I0,1W0\n");
+  const Costs costs = costs_from_json(
+      R"({"schema":1,"stages":[{"F":[1],"I":[2],"W":[4]},{"F":[8],"I":[16],"W":[32]}]})", schedule);
+  // F0 0..1, F1 1..9, I1 9..25, W1 25..57, I0 25..27, W0 27..31.
+  const Simulation sim = simulate(schedule, costs);
+  EXPECT_EQ(sim.makespan, 57);
+  EXPECT_EQ(sim.devices[0].last_end, 31);
+  EXPECT_EQ(sim.ideal, 56);
+  EXPECT_EQ(sim.span, 56);  // device 1 works from 1 to 57 without a gap
+  EXPECT_EQ(sim.bubble, 0);
+}
+
+TEST(Simulate, AFullBackwardMayCostLessThanItsParts) {
+  const Schedule schedule = valid_schedule("0F0,0B0\n");
+  const Costs costs = costs_from_json(
+      R"({"schema":1,"stages":[{"F":[1],"I":[2],"W":[4],"B":[5]}]})", schedule);
+  EXPECT_EQ(simulate(schedule, costs).makespan, 6);
+  const Schedule split = split_backward(schedule);
+  EXPECT_EQ(simulate(split, costs).makespan, 7);
+}
+
+TEST(Simulate, ALinkCarriesOneMessageAtATime) {
+  const Schedule gpipe = valid_schedule("0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1F1,1F2,1B0,1B1,1B2\n");
+  // Three outputs at 1, 2, 3 of 30 bytes over 10 bytes/s and 0.5 s: the link is busy 1..4, 4..7,
+  // 7..10; they arrive at 4.5, 7.5, 10.5. Gradients (no bytes) take the latency alone.
+  const Costs costs = costs_from_json(
+      R"({"schema":1,"stages":[{"F":[1],"I":[1],"W":[0],"sent_forward":[30]},{"F":[1],"I":[1],"W":[0]}],
+          "default_link":{"latency_s":0.5,"bytes_per_s":10}})",
+      gpipe);
+  const Simulation sim = simulate(gpipe, costs, {.timeline = true});
+  ASSERT_EQ(sim.timeline.messages.size(), 6u);
+  EXPECT_EQ(sim.timeline.messages[0].start, 1);
+  EXPECT_EQ(sim.timeline.messages[0].end, 4.5);
+  EXPECT_EQ(sim.timeline.messages[1].end, 7.5);
+  EXPECT_EQ(sim.timeline.messages[2].end, 10.5);
+  EXPECT_EQ(sim.devices[1].last_end, 14.5);
+  EXPECT_EQ(sim.makespan, 16);  // last gradient leaves at 14.5, arrives at 15, B 15..16
+}
+
+TEST(Simulate, LinksDifferByDirectionAndPair) {
+  const Schedule schedule = valid_schedule("0F0,0B0\n1F0,1B0\n");
+  const Costs costs = costs_from_json(
+      R"({"schema":1,"stages":[{"F":[1],"I":[1],"W":[1]},{"F":[1],"I":[1],"W":[1]}],
+          "links":[{"from":0,"to":1,"latency_s":5}],"default_link":{"latency_s":1}})",
+      schedule);
+  EXPECT_EQ(simulate(schedule, costs).makespan, 1 + 5 + 3 + 1 + 2);
+}
+
+TEST(Simulate, AnExplicitSendLeavesWhereItStands) {
+  // The send waits behind a second forward: the consumer starts at 2, not at 1.
+  const Schedule late = valid_schedule(
+      "0F0,0F1,0SEND_F0,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+      "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n");
+  EXPECT_EQ(simulate(late, unit_costs(late, {1, 1, 1}, 0, 1)).devices[1].first_start, 2);
+}
+
+TEST(Simulate, TheStashMayGrowAtI) {
+  const Schedule schedule = valid_schedule("0F0,0F1,0I0,0I1,0W0,0W1\n");
+  const Costs costs = costs_from_json(
+      R"({"schema":1,"stages":[{"F":[1],"I":[1],"W":[1],"after_F":[10],"after_I":[25]}]})", schedule);
+  const Simulation sim = simulate(schedule, costs, {.timeline = true});
+  EXPECT_EQ(sim.max_peak_bytes, 50);  // both after I
+  EXPECT_EQ(sim.max_peak, 2);         // activations count 1 from F to W regardless
+  const auto& memory = sim.timeline.devices[0].memory;
+  ASSERT_EQ(memory.size(), 6u);
+  const double expected[][2] = {{0, 10}, {1, 20}, {3, 35}, {4, 50}, {5, 25}, {6, 0}};
+  for (std::size_t n = 0; n < 6; ++n) {
+    EXPECT_EQ(memory[n].time, expected[n][0]);
+    EXPECT_EQ(memory[n].value, expected[n][1]);
+  }
+}
+
+TEST(Simulate, KeepAfterIChangesTheSharePeaksCount) {
+  const Schedule schedule = valid_schedule("0F0,0I0,0F1,0I1,0F2,0I2,0W0,0W1,0W2\n");
+  for (const auto& [keep, peak] : {std::pair{1.0, 3.0}, std::pair{0.5, 2.0}, std::pair{0.0, 1.0}})
+    EXPECT_EQ(simulate(schedule, unit_costs(schedule, {1, 1, 1}, 0, keep), {.keep_after_i = keep})
+                  .max_peak,
+              peak)
+        << keep;
+}
+
+TEST(Simulate, KeysAndValuesOfEarlierSlicesStayUntilTheLastI) {
+  const Schedule schedule = valid_schedule("0F0.0,0F0.1,0B0.1,0B0.0\n");
+  const Costs costs = costs_from_json(
+      R"({"schema":1,"stages":[{"F":[1,1],"I":[1,1],"W":[1,1],"after_F":[10,10],"kv_bytes":[3,4]}]})",
+      schedule);
+  const Simulation sim = simulate(schedule, costs, {.timeline = true});
+  std::vector<double> values;
+  for (const MemoryPoint& point : sim.timeline.devices[0].memory) values.push_back(point.value);
+  EXPECT_EQ(values, (std::vector<double>{13, 27, 17, 0}));
+  EXPECT_EQ(sim.max_peak_bytes, 27);
+}
+
+TEST(Simulate, SlicesTakeTheirShareOfTimeAndMemory) {
+  Schedule schedule = valid_schedule("0F0.0,0F0.1,0B0.1,0B0.0\n");
+  schedule.slice_sizes = {3, 1};
+  const Simulation sim =
+      simulate(schedule, unit_costs(schedule, {4, 4, 4}, 0, 1), {.timeline = true});
+  EXPECT_EQ(sim.makespan, 12);
+  EXPECT_EQ(sim.timeline.devices[0].spans[0].end, 3);
+  EXPECT_EQ(sim.timeline.devices[0].memory[0].value, 0.75);
+  EXPECT_EQ(sim.max_peak, 1);
+}
+
+TEST(Simulate, AGroupRunsSeriallyUnlessTheCostsSayOtherwise) {
+  const Schedule schedule =
+      valid_schedule("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n");
+  EXPECT_EQ(simulate(schedule, unit_costs(schedule, {2, 1, 2}, 0, 1)).makespan, 10);
+  Costs half = unit_costs(schedule, {2, 1, 2}, 0, 1);
+  half.overlap = 0.5;  // the group takes 3 + 0.5 * 2
+  const Simulation sim = simulate(schedule, half);
+  EXPECT_EQ(sim.makespan, 9);
+  EXPECT_EQ(sim.ideal, 9);
+  Costs full = unit_costs(schedule, {2, 1, 2}, 0, 1);
+  full.overlap = 1;
+  EXPECT_EQ(simulate(schedule, full).makespan, 8);
+}
+
+TEST(Simulate, AGroupWaitsForAllItsInputs) {
+  const Schedule schedule = valid_schedule(
+      "0F0,0F1,0B0,0B1\n"
+      "1F0,(1F1;1B0)OVERLAP_F_B,1B1\n");
+  const Simulation sim =
+      simulate(schedule, unit_costs(schedule, {1, 1, 1}, 0, 1), {.timeline = true});
+  EXPECT_EQ(sim.timeline.devices[1].spans[1].start, 2);
+}
+
+TEST(Simulate, TheCriticalPathIsAChainWithoutGaps) {
+  const Schedule schedule = valid_schedule(kTwoDevices);
+  const Simulation sim =
+      simulate(schedule, unit_costs(schedule, {1, 1, 1}, 0.25, 1), {.timeline = true});
+  const auto path = critical_path(sim.timeline);
+  std::vector<std::string> ops;
+  for (const CriticalStep& step : path)
+    ops.push_back(sim.timeline.text(sim.timeline.devices[static_cast<std::size_t>(step.device)]
+                                        .spans[static_cast<std::size_t>(step.span)]
+                                        .op));
+  EXPECT_EQ(ops, (std::vector<std::string>{"0F0", "1F0", "1B0", "1F1", "1B1", "0B1"}));
+}
+
+TEST(Simulate, RefusesWhatWasNotProved) {
+  const Schedule stuck = read_schedule("0B0,0F0\n1F0,1B0\n");
+  EXPECT_THROW(simulate(stuck, unit_costs(stuck, {1, 1, 1}, 0, 1)), InternalError);
+}
+
+}  // namespace
+}  // namespace sluice
