@@ -1,0 +1,263 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+#include "base/text.h"
+#include "trace/render.h"
+#include "trace/style.h"
+
+namespace sluice {
+namespace {
+
+constexpr double kWidth = 860;
+constexpr double kHeight = 560;
+constexpr double kLeft = 76;
+constexpr double kRight = kWidth - 40;
+constexpr double kTop = 84;
+constexpr double kBottom = kHeight - 64;
+constexpr double kFont = 12;
+constexpr double kDot = 5;
+constexpr double kFarthest = 3;  // times 1F1B's memory; what lies beyond is drawn at the edge
+constexpr Rgb kDotColour = {42, 86, 168};
+constexpr Rgb kReferenceColour = {207, 74, 18};
+
+std::string px(double value) { return number(std::round(value * 10) / 10); }
+
+// Schedules at the same place share a dot and a label.
+struct Mark {
+  std::string label;
+  double x = 0;
+  double y = 0;
+  bool reference = false;  // one of them is 1F1B
+  bool frontier = false;
+  bool beyond = false;  // right of the plot
+};
+
+struct Rect {
+  double x0, y0, x1, y1;
+};
+
+double overlap(const Rect& a, const Rect& b) {
+  const double w = std::min(a.x1, b.x1) - std::max(a.x0, b.x0);
+  const double h = std::min(a.y1, b.y1) - std::max(a.y0, b.y0);
+  return w > 0 && h > 0 ? w * h : 0;
+}
+
+struct Axes {
+  double x_max = 1.25;
+  double y_max = 0.1;
+  double x_step = 0.25;
+  double y_step = 0.02;
+
+  double x(double value) const { return kLeft + value / x_max * (kRight - kLeft); }
+  double y(double value) const { return kBottom - value / y_max * (kBottom - kTop); }
+};
+
+Axes choose_axes(const std::vector<ComparisonPoint>& points) {
+  double x = 1;
+  double y = 0;
+  for (const ComparisonPoint& point : points) {
+    if (point.relative_peak <= kFarthest) x = std::max(x, point.relative_peak);
+    y = std::max(y, point.bubble_rate);
+  }
+  Axes axes;
+  axes.x_step = nice_step(x * 1.1 / 9);
+  axes.x_max = std::ceil(x * 1.1 / axes.x_step) * axes.x_step;
+  axes.y_step = nice_step(std::max(y, 0.05) * 1.1 / 8);
+  axes.y_max = std::ceil(std::max(y, 0.05) * 1.1 / axes.y_step) * axes.y_step;
+  return axes;
+}
+
+// No other schedule has both less memory and less bubble; of equals, all.
+bool on_frontier(const ComparisonPoint& point, const std::vector<ComparisonPoint>& points) {
+  constexpr double kNear = 1e-9;
+  return std::none_of(points.begin(), points.end(), [&](const ComparisonPoint& other) {
+    const bool no_worse = other.bubble_rate <= point.bubble_rate + kNear &&
+                          other.relative_peak <= point.relative_peak + kNear;
+    const bool better = other.bubble_rate < point.bubble_rate - kNear ||
+                        other.relative_peak < point.relative_peak - kNear;
+    return no_worse && better;
+  });
+}
+
+std::vector<Mark> marks_of(const std::vector<ComparisonPoint>& points, const Axes& axes) {
+  std::vector<Mark> marks;
+  for (const ComparisonPoint& point : points) {
+    Mark mark;
+    mark.beyond = point.relative_peak > axes.x_max;
+    mark.label =
+        mark.beyond ? fmt::format("{} ({}x)", point.name, tidy(point.relative_peak)) : point.name;
+    mark.x = mark.beyond ? kRight : axes.x(point.relative_peak);
+    mark.y = axes.y(point.bubble_rate);
+    mark.reference = lower(point.name) == "1f1b";
+    mark.frontier = on_frontier(point, points);
+    const auto same = std::find_if(marks.begin(), marks.end(), [&](const Mark& other) {
+      return std::abs(other.x - mark.x) < 2 && std::abs(other.y - mark.y) < 2 &&
+             other.beyond == mark.beyond;
+    });
+    if (same == marks.end()) {
+      marks.push_back(std::move(mark));
+      continue;
+    }
+    same->label += ", " + mark.label;
+    same->reference = same->reference || mark.reference;
+    same->frontier = same->frontier || mark.frontier;
+  }
+  return marks;
+}
+
+double text_width(std::string_view text) { return static_cast<double>(text.size()) * kFont * 0.56; }
+
+// Greedy: labels in the order of how crowded they are, each at the nearest place around its dot
+// that covers least. Good enough for a few dozen schedules.
+std::vector<Rect> place_labels(const std::vector<Mark>& marks) {
+  std::vector<Rect> taken;
+  for (const Mark& mark : marks)
+    taken.push_back({mark.x - kDot - 1, mark.y - kDot - 1, mark.x + kDot + 1, mark.y + kDot + 1});
+  std::vector<std::size_t> order(marks.size());
+  std::vector<int> crowd(marks.size());
+  for (std::size_t i = 0; i < marks.size(); ++i) {
+    order[i] = i;
+    for (const Mark& other : marks)
+      crowd[i] += std::abs(other.x - marks[i].x) < 90 && std::abs(other.y - marks[i].y) < 30;
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return crowd[a] < crowd[b]; });
+
+  std::vector<Rect> labels(marks.size());
+  for (const std::size_t i : order) {
+    const Mark& mark = marks[i];
+    const double w = text_width(mark.label);
+    double best_cost = -1;
+    for (int ring = 0; ring < 9; ++ring) {
+      const double reach = kDot + 4 + ring * 10;
+      for (int turn = 0; turn < 16; ++turn) {
+        const double angle = turn * 3.14159265358979 / 8;
+        const double cx = mark.x + std::cos(angle) * (reach + w / 2);
+        const double cy = mark.y - std::sin(angle) * (reach + kFont / 2);
+        const Rect box = {cx - w / 2, cy - kFont / 2 - 1, cx + w / 2, cy + kFont / 2 + 1};
+        double cost = ring * 12 + (turn == 0 ? 0 : turn == 8 ? 2 : turn % 4 == 0 ? 3 : 5);
+        for (const Rect& other : taken)
+          cost += 20 * overlap(box, other);
+        const Rect frame = {kLeft + 2, kTop - 14, kRight + 34, kBottom - 2};
+        cost += 20 * ((box.x1 - box.x0) * (box.y1 - box.y0) - overlap(box, frame));
+        if (best_cost < 0 || cost < best_cost) {
+          best_cost = cost;
+          labels[i] = box;
+        }
+      }
+    }
+    taken.push_back(labels[i]);
+  }
+  return labels;
+}
+
+void draw_axes(std::string& out, const Axes& axes) {
+  const auto back = std::back_inserter(out);
+  std::string lines;
+  fmt::format_to(back, "<g font-size=\"12\" fill=\"{}\">\n", hex(kFaintInk));
+  for (int k = 0; k * axes.x_step <= axes.x_max * (1 + 1e-9); ++k) {
+    const double x = axes.x(k * axes.x_step);
+    lines += fmt::format("M{} {}V{}", px(x), px(kTop), px(kBottom));
+    fmt::format_to(back, "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", px(x),
+                   px(kBottom + 18), tidy(k * axes.x_step));
+  }
+  for (int k = 0; k * axes.y_step <= axes.y_max * (1 + 1e-9); ++k) {
+    const double y = axes.y(k * axes.y_step);
+    lines += fmt::format("M{} {}H{}", px(kLeft), px(y), px(kRight));
+    fmt::format_to(back, "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}%</text>\n", px(kLeft - 8),
+                   px(y + 4), tidy(k * axes.y_step * 100));
+  }
+  fmt::format_to(back,
+                 "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\" font-size=\"13\">peak memory of a "
+                 "device, relative to 1F1B</text>\n",
+                 px((kLeft + kRight) / 2), px(kBottom + 42));
+  fmt::format_to(back,
+                 "<text transform=\"translate(22 {}) rotate(-90)\" text-anchor=\"middle\" "
+                 "font-size=\"13\">bubble rate</text>\n</g>\n",
+                 px((kTop + kBottom) / 2));
+  fmt::format_to(back, "<path stroke=\"{}\" fill=\"none\" d=\"{}\"/>\n", hex(kRule), lines);
+  fmt::format_to(back, "<path stroke=\"{}\" fill=\"none\" d=\"M{} {}V{}H{}\"/>\n", hex(kFaintInk),
+                 px(kLeft), px(kTop), px(kBottom), px(kRight));
+  fmt::format_to(back,
+                 "<path stroke=\"{}\" stroke-dasharray=\"4 4\" fill=\"none\" d=\"M{} {}V{}\"/>\n",
+                 hex(mix(kReferenceColour, kWhite, 0.4)), px(axes.x(1)), px(kTop), px(kBottom));
+}
+
+// Down from the top at the least memory, along the frontier, out to the right.
+void draw_frontier(std::string& out, std::vector<Mark> marks) {
+  std::erase_if(marks, [](const Mark& mark) { return !mark.frontier || mark.beyond; });
+  if (marks.empty()) return;
+  std::sort(marks.begin(), marks.end(), [](const Mark& a, const Mark& b) { return a.x < b.x; });
+  std::string path = fmt::format("M{} {}", px(marks[0].x), px(kTop));
+  for (const Mark& mark : marks)
+    path += fmt::format("H{}V{}", px(mark.x), px(mark.y));
+  path += fmt::format("H{}", px(kRight));
+  const Rgb green = {31, 160, 143};
+  fmt::format_to(std::back_inserter(out),
+                 "<path stroke=\"{0}\" stroke-width=\"2\" fill=\"none\" d=\"{1}\"/>\n", hex(green),
+                 path);
+}
+
+void draw_marks(std::string& out, const std::vector<Mark>& marks) {
+  const std::vector<Rect> labels = place_labels(marks);
+  const auto back = std::back_inserter(out);
+  for (std::size_t i = 0; i < marks.size(); ++i) {
+    const Rect& box = labels[i];
+    const double x = std::clamp(marks[i].x, box.x0, box.x1);
+    const double y = std::clamp(marks[i].y, box.y0 + 2, box.y1 - 2);
+    if (std::hypot(x - marks[i].x, y - marks[i].y) > kDot + 8)
+      fmt::format_to(back, "<path stroke=\"{}\" d=\"M{} {}L{} {}\"/>\n", hex(kFaintInk),
+                     px(marks[i].x), px(marks[i].y), px(x), px(y));
+  }
+  for (const Mark& mark : marks) {
+    const Rgb colour = mark.reference ? kReferenceColour : kDotColour;
+    if (mark.beyond)
+      fmt::format_to(back, "<path fill=\"{}\" d=\"M{} {}l9 5l-9 5z\"/>\n", hex(colour), px(mark.x),
+                     px(mark.y - 5));
+    else
+      fmt::format_to(back,
+                     "<circle cx=\"{}\" cy=\"{}\" r=\"{}\" fill=\"{}\" stroke=\"{}\" "
+                     "stroke-width=\"1.6\"/>\n",
+                     px(mark.x), px(mark.y), px(mark.reference ? kDot + 1 : kDot),
+                     hex(mark.frontier || mark.reference ? colour : kWhite), hex(colour));
+  }
+  // A white halo keeps a label readable where it crosses a line.
+  fmt::format_to(back,
+                 "<g font-size=\"{}\" fill=\"{}\" stroke=\"{}\" stroke-width=\"3\" "
+                 "stroke-linejoin=\"round\" paint-order=\"stroke\" text-anchor=\"middle\">\n",
+                 px(kFont), hex(kInk), hex(kWhite));
+  for (std::size_t i = 0; i < marks.size(); ++i)
+    fmt::format_to(back, "<text x=\"{}\" y=\"{}\"{}>{}</text>\n",
+                   px((labels[i].x0 + labels[i].x1) / 2),
+                   px((labels[i].y0 + labels[i].y1) / 2 + kFont * 0.35),
+                   marks[i].reference ? " font-weight=\"700\"" : "", escape_xml(marks[i].label));
+  out += "</g>\n";
+}
+
+}  // namespace
+
+std::string render_comparison_svg(const std::string& title,
+                                  const std::vector<ComparisonPoint>& points) {
+  const Axes axes = choose_axes(points);
+  const std::vector<Mark> marks = marks_of(points, axes);
+  std::string out = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} "
+      "{1}\" role=\"img\" font-family=\"{2}\">\n<title>{3}</title>\n"
+      "<rect width=\"{0}\" height=\"{1}\" rx=\"8\" fill=\"{4}\"/>\n",
+      px(kWidth), px(kHeight), escape_xml(kFontFamily), escape_xml(title), hex(kWhite));
+  fmt::format_to(
+      std::back_inserter(out),
+      "<text x=\"24\" y=\"36\" font-size=\"18\" font-weight=\"600\" fill=\"{}\">{}</text>\n"
+      "<text x=\"24\" y=\"58\" font-size=\"12\" fill=\"{}\">filled: no schedule here has "
+      "both less memory and less bubble (the line joins them); orange: the reference</text>\n",
+      hex(kInk), escape_xml(title), hex(kFaintInk));
+  draw_axes(out, axes);
+  draw_frontier(out, marks);
+  draw_marks(out, marks);
+  return out + "</svg>\n";
+}
+
+}  // namespace sluice
