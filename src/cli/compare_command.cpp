@@ -51,7 +51,9 @@ std::vector<Variant> variants(const Flags& flags) {
     const Knobs& knobs = generator->knobs;
     if (knobs.block) continue;
     if (knobs.memory_cap) {
-      std::vector<double> caps = {0.375 * p, 0.5 * p, 0.75 * p, 1.0 * p, 1.5 * p};
+      std::vector<double> caps = {0.5 * p, 0.75 * p, 1.0 * p};
+      // A V has no use for more than 1F1B's memory; one stage per device has.
+      if (knobs.default_stages_per_device == 1) caps.push_back(1.5 * p);
       if (flags.memory_cap > 0) caps = {flags.memory_cap};
       for (const double cap : caps)
         out.push_back({generator, 1, cap});

@@ -5,17 +5,21 @@ namespace sluice {
 Schedule split_backward(const Schedule& schedule) {
   Schedule out = schedule;
   for (Program& program : out.programs) {
-    Program split;
-    for (Op op : program) {
-      if (op.kind != OpKind::B) {
-        split.push_back(op);
-        continue;
+    Program split, weights;
+    for (std::size_t i = 0; i < program.size(); ++i) {
+      Op op = program[i];
+      if (op.kind == OpKind::B) {
+        op.kind = OpKind::W;
+        op.joined = 0;
+        weights.push_back(op);
+        op.kind = OpKind::I;
+        op.joined = program[i].joined;
       }
-      op.kind = OpKind::I;
       split.push_back(op);
-      op.kind = OpKind::W;
-      op.joined = split.back().joined;
-      split.push_back(op);
+      // Members of a group cannot use each other's results, so its W follow the whole group.
+      if (i + 1 < program.size() && program[i + 1].joined) continue;
+      split.insert(split.end(), weights.begin(), weights.end());
+      weights.clear();
     }
     program = std::move(split);
   }

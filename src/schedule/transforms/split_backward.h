@@ -5,7 +5,7 @@
 
 namespace sluice {
 
-// Every B becomes I, W in place.
+// Every B becomes I, W in place; in a group I stays and W follows the group.
 Schedule split_backward(const Schedule& schedule);
 
 // Every I directly followed by its own W becomes B; the rest stays split. Groups are left alone.
