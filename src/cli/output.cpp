@@ -241,18 +241,14 @@ bool draws(Format format) {
 
 std::string render(const PricedSchedule& priced, Format format, bool timeline) {
   switch (format) {
-    case Format::json:
-      return result_json(priced, timeline);
-    case Format::csv:
-      return write_schedule(priced.schedule, TextFlavour::native);
-    case Format::torch_csv:
-      return write_schedule(priced.schedule, TextFlavour::torch);
+    case Format::json: return result_json(priced, timeline);
+    case Format::csv: return write_schedule(priced.schedule, TextFlavour::native);
+    case Format::torch_csv: return write_schedule(priced.schedule, TextFlavour::torch);
     case Format::text:
     case Format::grid:
     case Format::svg:
     case Format::html:
-    case Format::chrome:
-      break;
+    case Format::chrome: break;
   }
   SLUICE_CHECK(priced.simulation, "{} is drawn without a timeline", priced.schedule.name);
   const Timeline& drawn = priced.simulation->timeline;

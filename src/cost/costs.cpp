@@ -5,14 +5,10 @@ namespace sluice {
 double Costs::duration(const Op& op) const {
   const OpCosts& costs = at(op.stage, op.slice);
   switch (op.kind) {
-    case OpKind::F:
-      return costs.f;
-    case OpKind::I:
-      return costs.i;
-    case OpKind::W:
-      return costs.w;
-    case OpKind::B:
-      return costs.b;
+    case OpKind::F: return costs.f;
+    case OpKind::I: return costs.i;
+    case OpKind::W: return costs.w;
+    case OpKind::B: return costs.b;
     case OpKind::SendF:
     case OpKind::RecvF:
     case OpKind::SendB:
@@ -20,8 +16,7 @@ double Costs::duration(const Op& op) const {
     case OpKind::ReduceGrad:
     case OpKind::Update:
     case OpKind::Unshard:
-    case OpKind::Reshard:
-      return 0;  // beside the compute, not in its way
+    case OpKind::Reshard: return 0;  // beside the compute, not in its way
   }
   return 0;
 }

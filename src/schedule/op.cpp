@@ -6,30 +6,18 @@ namespace sluice {
 
 std::string_view kind_name(OpKind kind) {
   switch (kind) {
-    case OpKind::F:
-      return "F";
-    case OpKind::I:
-      return "I";
-    case OpKind::W:
-      return "W";
-    case OpKind::B:
-      return "B";
-    case OpKind::SendF:
-      return "SEND_F";
-    case OpKind::RecvF:
-      return "RECV_F";
-    case OpKind::SendB:
-      return "SEND_B";
-    case OpKind::RecvB:
-      return "RECV_B";
-    case OpKind::ReduceGrad:
-      return "REDUCE_GRAD";
-    case OpKind::Update:
-      return "UPDATE";
-    case OpKind::Unshard:
-      return "UNSHARD";
-    case OpKind::Reshard:
-      return "RESHARD";
+    case OpKind::F: return "F";
+    case OpKind::I: return "I";
+    case OpKind::W: return "W";
+    case OpKind::B: return "B";
+    case OpKind::SendF: return "SEND_F";
+    case OpKind::RecvF: return "RECV_F";
+    case OpKind::SendB: return "SEND_B";
+    case OpKind::RecvB: return "RECV_B";
+    case OpKind::ReduceGrad: return "REDUCE_GRAD";
+    case OpKind::Update: return "UPDATE";
+    case OpKind::Unshard: return "UNSHARD";
+    case OpKind::Reshard: return "RESHARD";
   }
   return "?";
 }

@@ -8,16 +8,11 @@ namespace sluice {
 
 std::string_view placement_name(PlacementKind kind) {
   switch (kind) {
-    case PlacementKind::linear:
-      return "linear";
-    case PlacementKind::looped:
-      return "looped";
-    case PlacementKind::vee:
-      return "v";
-    case PlacementKind::mirrored:
-      return "mirrored";
-    case PlacementKind::custom:
-      return "custom";
+    case PlacementKind::linear: return "linear";
+    case PlacementKind::looped: return "looped";
+    case PlacementKind::vee: return "v";
+    case PlacementKind::mirrored: return "mirrored";
+    case PlacementKind::custom: return "custom";
   }
   return "?";
 }

@@ -63,26 +63,15 @@ Inputs inputs_of(const Op& op, int num_stages, int num_slices) {
       if (s < num_stages - 1) need(OpKind::I, s + 1, c);
       if (c < num_slices - 1) need(OpKind::I, s, c + 1);  // their gradients come from later slices
       break;
-    case OpKind::W:
-      need(OpKind::I, s, c);
-      break;
-    case OpKind::SendF:
-      need(OpKind::F, s, c);
-      break;
-    case OpKind::SendB:
-      need(OpKind::I, s, c);
-      break;
-    case OpKind::RecvF:
-      need(OpKind::SendF, s - 1, c);
-      break;
-    case OpKind::RecvB:
-      need(OpKind::SendB, s + 1, c);
-      break;
+    case OpKind::W: need(OpKind::I, s, c); break;
+    case OpKind::SendF: need(OpKind::F, s, c); break;
+    case OpKind::SendB: need(OpKind::I, s, c); break;
+    case OpKind::RecvF: need(OpKind::SendF, s - 1, c); break;
+    case OpKind::RecvB: need(OpKind::SendB, s + 1, c); break;
     case OpKind::ReduceGrad:
     case OpKind::Update:
     case OpKind::Unshard:
-    case OpKind::Reshard:
-      break;  // ordered by their place in the program alone
+    case OpKind::Reshard: break;  // ordered by their place in the program alone
   }
   return inputs;
 }

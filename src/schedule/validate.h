@@ -26,7 +26,8 @@ struct ValidateOptions {
 struct Validation {
   std::vector<Problem> problems;     // empty: proved
   std::vector<int> receive_buffers;  // per device: receives posted and not yet consumed, at most
-  // The form that was proved: the schedule itself where it holds communication, else lowered.
+  // The form that was proved: the schedule itself where it holds communication, else lowered. Empty
+  // (and receive_buffers too) where an op's numbers, device or group are wrong.
   Schedule lowered;
   bool valid() const { return problems.empty(); }
 };

@@ -44,16 +44,11 @@ std::size_t widest_label(const Timeline& timeline) {
 // Background and text of the 256-colour palette.
 std::string_view ansi_style(OpKind kind, bool odd) {
   switch (kind) {
-    case OpKind::F:
-      return odd ? "48;5;111;38;5;16" : "48;5;25;38;5;231";
-    case OpKind::I:
-      return odd ? "48;5;158;38;5;16" : "48;5;36;38;5;16";
-    case OpKind::W:
-      return odd ? "48;5;229;38;5;16" : "48;5;148;38;5;16";
-    case OpKind::B:
-      return odd ? "48;5;216;38;5;16" : "48;5;166;38;5;231";
-    default:
-      return odd ? "48;5;251;38;5;16" : "48;5;244;38;5;16";
+    case OpKind::F: return odd ? "48;5;111;38;5;16" : "48;5;25;38;5;231";
+    case OpKind::I: return odd ? "48;5;158;38;5;16" : "48;5;36;38;5;16";
+    case OpKind::W: return odd ? "48;5;229;38;5;16" : "48;5;148;38;5;16";
+    case OpKind::B: return odd ? "48;5;216;38;5;16" : "48;5;166;38;5;231";
+    default: return odd ? "48;5;251;38;5;16" : "48;5;244;38;5;16";
   }
 }
 

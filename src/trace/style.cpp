@@ -22,21 +22,16 @@ KindColour colours_of(OpKind kind) {
   switch (kind) {
     case OpKind::F:
     case OpKind::SendF:
-    case OpKind::RecvF:
-      return {{42, 86, 168}, {157, 185, 240}};
+    case OpKind::RecvF: return {{42, 86, 168}, {157, 185, 240}};
     case OpKind::I:
     case OpKind::SendB:
-    case OpKind::RecvB:
-      return {{31, 160, 143}, {155, 229, 208}};
-    case OpKind::W:
-      return {{185, 200, 50}, {233, 240, 168}};
-    case OpKind::B:
-      return {{207, 74, 18}, {247, 166, 115}};
+    case OpKind::RecvB: return {{31, 160, 143}, {155, 229, 208}};
+    case OpKind::W: return {{185, 200, 50}, {233, 240, 168}};
+    case OpKind::B: return {{207, 74, 18}, {247, 166, 115}};
     case OpKind::ReduceGrad:
     case OpKind::Update:
     case OpKind::Unshard:
-    case OpKind::Reshard:
-      return {{122, 127, 135}, {196, 200, 206}};
+    case OpKind::Reshard: return {{122, 127, 135}, {196, 200, 206}};
   }
   return {};
 }
@@ -76,30 +71,18 @@ Rgb kind_colour(OpKind kind, int shade, int num_shades) {
 
 std::string_view kind_words(OpKind kind) {
   switch (kind) {
-    case OpKind::F:
-      return "forward";
-    case OpKind::I:
-      return "input gradient";
-    case OpKind::W:
-      return "weight gradient";
-    case OpKind::B:
-      return "backward";
-    case OpKind::SendF:
-      return "send activation";
-    case OpKind::RecvF:
-      return "receive activation";
-    case OpKind::SendB:
-      return "send gradient";
-    case OpKind::RecvB:
-      return "receive gradient";
-    case OpKind::ReduceGrad:
-      return "reduce gradients";
-    case OpKind::Update:
-      return "update weights";
-    case OpKind::Unshard:
-      return "unshard weights";
-    case OpKind::Reshard:
-      return "reshard weights";
+    case OpKind::F: return "forward";
+    case OpKind::I: return "input gradient";
+    case OpKind::W: return "weight gradient";
+    case OpKind::B: return "backward";
+    case OpKind::SendF: return "send activation";
+    case OpKind::RecvF: return "receive activation";
+    case OpKind::SendB: return "send gradient";
+    case OpKind::RecvB: return "receive gradient";
+    case OpKind::ReduceGrad: return "reduce gradients";
+    case OpKind::Update: return "update weights";
+    case OpKind::Unshard: return "unshard weights";
+    case OpKind::Reshard: return "reshard weights";
   }
   return "?";
 }
@@ -233,28 +216,15 @@ std::string escape_xml(std::string_view text) {
   std::string out;
   for (const char c : text) {
     switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
+      case '&': out += "&amp;"; break;
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '"': out += "&quot;"; break;
+      case '\'': out += "&#39;"; break;
       case '\n':
       case '\r':
-      case '\t':
-        out += ' ';
-        break;
-      default:
-        out += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
+      case '\t': out += ' '; break;
+      default: out += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
     }
   }
   return out;

@@ -17,7 +17,8 @@ TEST(Text, NumbersAreReadWholeOrNotAtAll) {
 
 TEST(Text, SumsOfThirdsReadAsWholeNumbers) {
   double sum = 0;
-  for (int n = 0; n < 3000; ++n) sum += 1.0 / 3;
+  for (int n = 0; n < 3000; ++n)
+    sum += 1.0 / 3;
   EXPECT_EQ(number(sum), "1000");
   EXPECT_EQ(number(97.75), "97.75");
   EXPECT_EQ(number(-0.0), "0");

@@ -73,8 +73,8 @@ TEST(Cli, JsonHasEveryFieldOfTheContract) {
   EXPECT_EQ(json["receive_buffers"].size(), 4u);
   EXPECT_EQ(json["programs"].size(), 4u);
   EXPECT_EQ(json["programs"][0].get<std::string>().substr(0, 12), "0F0@0,0F2@0,");
-  for (const char* key : {"makespan", "span", "ideal", "bubble", "bubble_rate", "bubble_fraction",
-                          "max_peak", "ops"})
+  for (const char* key :
+       {"makespan", "span", "ideal", "bubble", "bubble_rate", "bubble_fraction", "max_peak", "ops"})
     EXPECT_TRUE(json[key].is_number()) << key;
   EXPECT_EQ(json["timeline"].size(), 4u);
   EXPECT_EQ(json["timeline"][0][0], Json({{"op", "0F0@0"}, {"start", 0}, {"end", 1}}));
@@ -94,8 +94,11 @@ TEST(Cli, ListNamesEverySchedule) {
 TEST(Cli, EveryFormatIsWritten) {
   const TemporaryFolder folder;
   const std::string base = "schedule v-half --devices 4 --microbatches 8 --out ";
-  for (const auto& [name, start] : std::vector<std::pair<std::string, std::string>>{
-           {"x.svg", "<svg"}, {"x.html", "<!doctype html>"}, {"x.json", "{"}, {"x.csv", "# sluice {"}}) {
+  for (const auto& [name, start] :
+       std::vector<std::pair<std::string, std::string>>{{"x.svg", "<svg"},
+                                                        {"x.html", "<!doctype html>"},
+                                                        {"x.json", "{"},
+                                                        {"x.csv", "# sluice {"}}) {
     const std::string path = folder.path() + "/" + name;
     const Ran ran = run_sluice(base + path);
     EXPECT_EQ(ran.code, 0) << ran.err;
@@ -110,10 +113,10 @@ TEST(Cli, EveryFormatIsWritten) {
 TEST(Cli, WhatIsWrittenIsReadBack) {
   const TemporaryFolder folder;
   const std::string csv = folder.path() + "/s.csv";
-  for (const char* request : {"zb-v --devices 4 --microbatches 8 --slices 2",
-                              "dualpipe --devices 4 --microbatches 8",
-                              "dualpipe-v --devices 4 --microbatches 8",
-                              "seq1f1b --devices 4 --microbatches 4 --slice-sizes 2048,1024,1024"}) {
+  for (const char* request :
+       {"zb-v --devices 4 --microbatches 8 --slices 2", "dualpipe --devices 4 --microbatches 8",
+        "dualpipe-v --devices 4 --microbatches 8",
+        "seq1f1b --devices 4 --microbatches 4 --slice-sizes 2048,1024,1024"}) {
     for (const char* form : {"", " --lowered"}) {
       SCOPED_TRACE(std::string(request) + form);
       const std::string schedule = std::string("schedule ") + request;
@@ -122,8 +125,8 @@ TEST(Cli, WhatIsWrittenIsReadBack) {
       EXPECT_EQ(check.code, 0) << check.out;
       EXPECT_EQ(std::count(check.out.begin(), check.out.end(), '\n'), 1);
       const Json made = json_of(schedule), read = json_of("simulate " + csv);
-      for (const char* key : {"name", "makespan", "span", "peak_activations", "placement", "ops",
-                              "receive_buffers"})
+      for (const char* key :
+           {"name", "makespan", "span", "peak_activations", "placement", "ops", "receive_buffers"})
         EXPECT_EQ(made[key], read[key]) << key;
     }
   }
@@ -158,7 +161,10 @@ TEST(Cli, AnInvalidScheduleExitsWithOneAndNamesEveryProblem) {
   const std::string cycle = folder.write("cycle.csv", "0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n");
   const Ran ran = run_sluice("check " + cycle);
   EXPECT_EQ(ran.code, 1);
-  EXPECT_NE(ran.out.find("deadlock: device 0 at position 1 (0B0) waits for 1B0; device 1 at position 0 (1F1) waits for 0F1"), std::string::npos) << ran.out;
+  EXPECT_NE(ran.out.find("deadlock: device 0 at position 1 (0B0) waits for 1B0; device 1 at "
+                         "position 0 (1F1) waits for 0F1"),
+            std::string::npos)
+      << ran.out;
   EXPECT_EQ(json_of("check " + cycle, 1)["valid"], false);
   const Json simulated = json_of("simulate " + cycle, 1);
   EXPECT_EQ(simulated["problems"].size(), 1u);
@@ -177,7 +183,8 @@ TEST(Cli, BuffersLimitReceives) {
 }
 
 TEST(Cli, BadInputGetsOneClearLine) {
-  expect_error("schedule v-hlaf --devices 4 --microbatches 8", 2, {"v-hlaf", "did you mean 'v-half'"});
+  expect_error("schedule v-hlaf --devices 4 --microbatches 8", 2,
+               {"v-hlaf", "did you mean 'v-half'"});
   expect_error("schedule 1f1b --devices 0 --microbatches 8", 2, {"--devices", "'0'"});
   expect_error("schedule 1f1b --devices 4 --microbatches -1", 2, {"--microbatches", "'-1'"});
   expect_error("schedule 1f1b --devices four --microbatches 8", 2, {"--devices", "'four'"});
@@ -191,13 +198,18 @@ TEST(Cli, BadInputGetsOneClearLine) {
                {"--slices is 2", "seq1f1b"});
   expect_error("schedule 1f1b --devices 1000000 --microbatches 60000000", 2, {"ops", "fewer"});
   expect_error("schedule zb --devices 4 --microbatches 8", 2, {"--memory-cap", "from"});
-  expect_error("schedule adaptive-v --devices 4 --microbatches 8", 2, {"--memory-cap", "from 4 to 8"});
-  expect_error("schedule adaptive-v --devices 4 --microbatches 8 --memory-cap 2", 2, {"from 4 to 8"});
-  expect_error("schedule zb --devices 4 --microbatches 8 --memory-cap nan", 2, {"--memory-cap is 'nan'"});
-  expect_error("schedule 1f1b --devices 4 --microbatches 8 --format sgv", 2, {"did you mean 'svg'"});
+  expect_error("schedule adaptive-v --devices 4 --microbatches 8", 2,
+               {"--memory-cap", "from 4 to 8"});
+  expect_error("schedule adaptive-v --devices 4 --microbatches 8 --memory-cap 2", 2,
+               {"from 4 to 8"});
+  expect_error("schedule zb --devices 4 --microbatches 8 --memory-cap nan", 2,
+               {"--memory-cap is 'nan'"});
+  expect_error("schedule 1f1b --devices 4 --microbatches 8 --format sgv", 2,
+               {"did you mean 'svg'"});
   expect_error("schedule 1f1b --devices 4 --microbatches 8 --times 1,2", 2, {"--times", "three"});
   expect_error("schedule 1f1b --devices 4 --microbatches 8 --times 1,2,-3", 2, {"--times"});
-  expect_error("schedule 1f1b --devices 4 --microbatches 8 --devises 3", 2, {"did you mean '--devices'"});
+  expect_error("schedule 1f1b --devices 4 --microbatches 8 --devises 3", 2,
+               {"did you mean '--devices'"});
   expect_error("shedule 1f1b", 2, {"did you mean 'schedule'"});
   expect_error("", 2, {"--help"});
   expect_error("schedule interleaved-1f1b --devices 4 --microbatches 10 --group-size 4", 2,
@@ -208,18 +220,20 @@ TEST(Cli, BadInputGetsOneClearLine) {
   expect_error("schedule dualpipe --devices 4 --microbatches 8 --format torch-csv", 2,
                {"torch-csv", "pipes"});
   expect_error("schedule block --devices 4 --microbatches 8", 2, {"--block FILE"});
-  expect_error("schedule block --devices 4 --microbatches 8 --block /nowhere.toml", 2, {"/nowhere.toml"});
+  expect_error("schedule block --devices 4 --microbatches 8 --block /nowhere.toml", 2,
+               {"/nowhere.toml"});
   expect_error("check /nowhere.csv", 2, {"/nowhere.csv", "No such file"});
   expect_error("check /", 2, {"Is a directory"});
-  expect_error("schedule 1f1b --devices 4 --microbatches 8 --out /nowhere/x.svg", 2, {"/nowhere/x.svg"});
-  expect_error("schedule 1f1b --devices 4 --microbatches 8 --costs /nowhere.json", 2, {"/nowhere.json"});
+  expect_error("schedule 1f1b --devices 4 --microbatches 8 --out /nowhere/x.svg", 2,
+               {"/nowhere/x.svg"});
+  expect_error("schedule 1f1b --devices 4 --microbatches 8 --costs /nowhere.json", 2,
+               {"/nowhere.json"});
 }
 
 TEST(Cli, AFullDiskIsATemporaryFailure) {
   if (!std::filesystem::exists("/dev/full")) GTEST_FAIL() << "no /dev/full here";
-  const Ran ran =
-      test::run_shell(std::string("'") + SLUICE_BINARY +
-                      "' schedule 1f1b --devices 4 --microbatches 8 >/dev/full");
+  const Ran ran = test::run_shell(std::string("'") + SLUICE_BINARY +
+                                  "' schedule 1f1b --devices 4 --microbatches 8 >/dev/full");
   EXPECT_EQ(ran.code, 75);
   EXPECT_NE(ran.err.find("No space left on device"), std::string::npos);
 }
@@ -227,11 +241,13 @@ TEST(Cli, AFullDiskIsATemporaryFailure) {
 TEST(Cli, AMillionCellsOfGarbageAreRefusedWithTheFirstOfThem) {
   const TemporaryFolder folder;
   std::string text;
-  for (int n = 0; n < 1000000; ++n) text += n % 1000 == 999 ? "#!\n" : "#!,";
+  for (int n = 0; n < 1000000; ++n)
+    text += n % 1000 == 999 ? "#!\n" : "#!,";
   expect_error("check " + folder.write("garbage.csv", text), 2, {"garbage.csv", "row 1, column 1"});
   // Well-formed ops that make no schedule are an invalid schedule, with a bounded answer.
   text.clear();
-  for (int n = 0; n < 1000000; ++n) text += n % 1000 == 999 ? "0F0\n" : "0F0,";
+  for (int n = 0; n < 1000000; ++n)
+    text += n % 1000 == 999 ? "0F0\n" : "0F0,";
   const Ran ran = run_sluice("check " + folder.write("same.csv", text));
   EXPECT_EQ(ran.code, 1);
   EXPECT_LT(ran.out.size(), 10000u);
@@ -261,7 +277,8 @@ TEST(Cli, CompareHoldsTheModelFixed) {
 
 TEST(Cli, CompareUnderACapLeavesOutWhatDoesNotFitAndSaysWhy) {
   const Json json = json_of("compare --devices 8 --microbatches 16 --memory-cap 4");
-  for (const Json& row : json["schedules"]) EXPECT_LE(row["peak"].get<double>(), 4);
+  for (const Json& row : json["schedules"])
+    EXPECT_LE(row["peak"].get<double>(), 4);
   bool found = false;
   for (const Json& row : json["left_out"])
     found = found || (row["name"] == "1f1b" && row["reason"] == "peak 8 is over the cap 4");
@@ -280,7 +297,8 @@ TEST(Cli, CostsFilesPriceSchedulesInSecondsAndBytes) {
   const Json json = json_of("schedule zb-h1 --devices 2 --microbatches 4 --costs " + costs);
   EXPECT_EQ(json["peak_bytes"].size(), 2u);
   EXPECT_GT(json["max_peak_bytes"].get<double>(), 100);
-  expect_error("schedule 1f1b --devices 3 --microbatches 4 --costs " + costs, 2, {"2 stages", "has 3"});
+  expect_error("schedule 1f1b --devices 3 --microbatches 4 --costs " + costs, 2,
+               {"2 stages", "has 3"});
   expect_error("schedule zb-1p --devices 3 --microbatches 4 --costs " + costs, 2, {"2 stages"});
   expect_error("schedule 1f1b --devices 2 --microbatches 4 --times 1,1,1 --costs " + costs, 2,
                {"--costs", "--times"});

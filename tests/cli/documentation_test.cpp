@@ -1,8 +1,9 @@
 // Every command shown in the documentation is run, and what it prints is what is shown.
 //
-// In README.md, CONTRIBUTING.md, docs/ and examples/, a ```console block holds commands (`$ ./sluice ...`) and
-// their output. A line `...` stands for any number of lines. Blocks run in order, in a folder of
-// their own with the examples beside them; other commands than ./sluice are not run.
+// In README.md, CONTRIBUTING.md, docs/ and examples/, a ```console block holds commands (`$
+// ./sluice ...`) and their output. A line `...` stands for any number of lines. Blocks run in
+// order, in a folder of their own with the examples beside them; other commands than ./sluice are
+// not run. tools/update_docs rewrites the output shown.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -73,13 +74,16 @@ TEST(Documentation, EveryCommandPrintsWhatIsShown) {
   int run = 0;
   for (const fs::path& file : documents()) {
     const test::TemporaryFolder folder;
-    fs::copy(fs::path(SLUICE_SOURCE_DIR) / "examples", fs::path(folder.path()) / "examples");
+    const fs::path source = SLUICE_SOURCE_DIR, scratch = folder.path();
+    fs::copy(source / "examples", scratch / "examples");
+    fs::create_directories(scratch / "docs/images");
     for (const Command& command : commands_of(file)) {
       SCOPED_TRACE(command.where + ": ./sluice " + command.arguments);
       const test::Ran ran = test::run_sluice(command.arguments, folder.path());
       std::vector<std::string> actual;
       const std::string text = ran.out + ran.err;
-      for (const std::string_view line : split(text, '\n')) actual.emplace_back(line);
+      for (const std::string_view line : split(text, '\n'))
+        actual.emplace_back(line);
       actual.pop_back();  // after the last line end
       if (command.expected.empty())
         EXPECT_EQ(ran.code, 0) << text;
@@ -87,6 +91,11 @@ TEST(Documentation, EveryCommandPrintsWhatIsShown) {
         EXPECT_TRUE(same(command.expected, actual)) << "it printed:\n" << text;
       ++run;
     }
+    // Pictures are what Sluice draws now.
+    for (const auto& picture : fs::directory_iterator(scratch / "docs/images"))
+      EXPECT_EQ(test::read_text(picture.path().string()),
+                test::read_text((source / "docs/images" / picture.path().filename()).string()))
+          << picture.path().filename() << " is out of date: run tools/update_docs";
   }
   EXPECT_GE(run, 10);
 }

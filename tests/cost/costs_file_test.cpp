@@ -68,7 +68,8 @@ TEST(CostsFile, EveryMistakeIsNamed) {
             "costs: stages[0].F[0] is \"1\": needs a number");
   EXPECT_EQ(error_of(R"({"schema":1,"stages":[{"F":1,"I":[1],"W":[1]}]})"),
             "costs: stages[0].F is 1: needs a list with one number per slice");
-  EXPECT_EQ(error_of(R"({"schema":1,"stages":[{"F":[1],"I":[1]}]})"), "costs: stages[0] has no 'W'");
+  EXPECT_EQ(error_of(R"({"schema":1,"stages":[{"F":[1],"I":[1]}]})"),
+            "costs: stages[0] has no 'W'");
   EXPECT_NE(error_of(R"({"schema":1,"stages":[{"F":[1],"I":[1],"W":[1],"after_f":[1]}]})")
                 .find("did you mean 'after_F'?"),
             std::string::npos);
@@ -77,13 +78,15 @@ TEST(CostsFile, EveryMistakeIsNamed) {
   EXPECT_EQ(error_of(R"({"schema":1,"stages":[{"F":[1],"I":[1],"W":[1]}]})", two_slices()),
             "costs: stages[0] has 1 slices, and custom has 2: profile the same slices");
   EXPECT_EQ(
-      error_of(
-          R"({"schema":1,"stages":[{"F":[1],"I":[1],"W":[1]},{"F":[1],"I":[1],"W":[1]}]})"),
+      error_of(R"({"schema":1,"stages":[{"F":[1],"I":[1],"W":[1]},{"F":[1],"I":[1],"W":[1]}]})"),
       "costs: 2 stages, and custom has 1: profile the same partition");
-  EXPECT_EQ(error_of(R"({"schema":1,"stages":[{"F":[1],"I":[1],"W":[1]}],"links":[{"from":0,"to":7}]})"),
-            "costs: links[0] names device 7: the schedule has devices 0..0");
-  EXPECT_EQ(error_of(R"({"schema":1,"stages":[{"F":[1],"I":[1],"W":[1]}],"default_link":{"bytes_per_s":0}})"),
-            "costs: default_link.bytes_per_s is 0: leave it out for a link without a limit");
+  EXPECT_EQ(
+      error_of(R"({"schema":1,"stages":[{"F":[1],"I":[1],"W":[1]}],"links":[{"from":0,"to":7}]})"),
+      "costs: links[0] names device 7: the schedule has devices 0..0");
+  EXPECT_EQ(
+      error_of(
+          R"({"schema":1,"stages":[{"F":[1],"I":[1],"W":[1]}],"default_link":{"bytes_per_s":0}})"),
+      "costs: default_link.bytes_per_s is 0: leave it out for a link without a limit");
   EXPECT_EQ(error_of(R"({"schema":1,"stages":[{"F":[1],"I":[1],"W":[1]}],"overlap":2})"),
             "costs: overlap is 2: needs a share from 0 to 1");
   EXPECT_NE(error_of(std::string(100000, '[')).find("costs:"), std::string::npos);

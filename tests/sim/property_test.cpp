@@ -32,7 +32,10 @@ TEST_P(EveryGenerator, GivesAValidScheduleOrAUserError) {
             const Schedule schedule = generate_schedule(generator, options);
             const Validation validation = validate(schedule);
             ASSERT_TRUE(validation.valid()) << validation.problems.front().line();
-            const Simulation sim = simulate(schedule, unit_costs(schedule, {1, 1, 1}, 0, 1));
+            const Simulation sim =
+                simulate(schedule, unit_costs(schedule, {1, 1, 1}, 0, 1), {.timeline = true});
+            for (const DeviceTimeline& device : sim.timeline.devices)
+              ASSERT_NEAR(device.memory.back().value, 0, 1e-9) << "memory is left over";
             if (generator.knobs.memory_cap) {
               ASSERT_LE(sim.max_peak, *options.memory_cap + 1e-9);
             }
@@ -78,8 +81,8 @@ TEST(CappedGenerators, NeverExceedTheCap) {
             try {
               const Schedule schedule = generate_schedule(name, options);
               ASSERT_TRUE(validate(schedule).valid());
-              const Simulation sim = simulate(schedule, unit_costs(schedule, times, 0, keep),
-                                              {.keep_after_i = keep});
+              const Simulation sim =
+                  simulate(schedule, unit_costs(schedule, times, 0, keep), {.keep_after_i = keep});
               ASSERT_LE(sim.max_peak, cap + 1e-9);
               EXPECT_LE(sim.span, best * (1 + 1e-9));
               best = sim.span;

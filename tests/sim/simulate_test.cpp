@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "base/error.h"
 #include "schedule/text_format.h"
 #include "schedule/transforms/split_backward.h"
@@ -20,7 +22,8 @@ Schedule valid_schedule(const std::string& text) {
 
 std::vector<double> peaks(const Simulation& simulation) {
   std::vector<double> out;
-  for (const DeviceResult& device : simulation.devices) out.push_back(device.peak_activations);
+  for (const DeviceResult& device : simulation.devices)
+    out.push_back(device.peak_activations);
   return out;
 }
 
@@ -72,8 +75,8 @@ TEST(Simulate, StagesAndOpsMayTakeUnequalTimes) {
 
 TEST(Simulate, AFullBackwardMayCostLessThanItsParts) {
   const Schedule schedule = valid_schedule("0F0,0B0\n");
-  const Costs costs = costs_from_json(
-      R"({"schema":1,"stages":[{"F":[1],"I":[2],"W":[4],"B":[5]}]})", schedule);
+  const Costs costs =
+      costs_from_json(R"({"schema":1,"stages":[{"F":[1],"I":[2],"W":[4],"B":[5]}]})", schedule);
   EXPECT_EQ(simulate(schedule, costs).makespan, 6);
   const Schedule split = split_backward(schedule);
   EXPECT_EQ(simulate(split, costs).makespan, 7);
@@ -117,7 +120,8 @@ TEST(Simulate, AnExplicitSendLeavesWhereItStands) {
 TEST(Simulate, TheStashMayGrowAtI) {
   const Schedule schedule = valid_schedule("0F0,0F1,0I0,0I1,0W0,0W1\n");
   const Costs costs = costs_from_json(
-      R"({"schema":1,"stages":[{"F":[1],"I":[1],"W":[1],"after_F":[10],"after_I":[25]}]})", schedule);
+      R"({"schema":1,"stages":[{"F":[1],"I":[1],"W":[1],"after_F":[10],"after_I":[25]}]})",
+      schedule);
   const Simulation sim = simulate(schedule, costs, {.timeline = true});
   EXPECT_EQ(sim.max_peak_bytes, 50);  // both after I
   EXPECT_EQ(sim.max_peak, 2);         // activations count 1 from F to W regardless
@@ -146,7 +150,8 @@ TEST(Simulate, KeysAndValuesOfEarlierSlicesStayUntilTheLastI) {
       schedule);
   const Simulation sim = simulate(schedule, costs, {.timeline = true});
   std::vector<double> values;
-  for (const MemoryPoint& point : sim.timeline.devices[0].memory) values.push_back(point.value);
+  for (const MemoryPoint& point : sim.timeline.devices[0].memory)
+    values.push_back(point.value);
   EXPECT_EQ(values, (std::vector<double>{13, 27, 17, 0}));
   EXPECT_EQ(sim.max_peak_bytes, 27);
 }
@@ -162,9 +167,56 @@ TEST(Simulate, SlicesTakeTheirShareOfTimeAndMemory) {
   EXPECT_EQ(sim.max_peak, 1);
 }
 
+// Seq1F1B's slices of equal tokens against slices of equal compute. The forward cost of n tokens
+// that end at position x is c n + a (n x - n^2 / 2); the backward takes twice that. Published
+// ratios of makespan to ideal time.
+TEST(Simulate, SlicesOfEqualComputeBeatSlicesOfEqualTokens) {
+  struct Case {
+    double layers, hidden, heads, vocabulary;
+    int devices, microbatches;
+    std::vector<std::int64_t> balanced;
+    double even_ratio, balanced_ratio;
+  };
+  const std::vector<Case> cases = {
+      {32, 4096, 32, 32768, 4, 16, {25112, 16248, 13008, 11168}, 1.462, 1.047},
+      {32, 4096, 32, 32768, 4, 16, {55880, 30816, 24008, 20368}, 1.579, 1.047},
+      {32, 2560, 32, 32000, 8, 32, {12019, 8252, 6703, 5794}, 1.441, 1.055},
+      {32, 2560, 32, 32000, 8, 16, {5301, 4230, 3627, 3226}, 1.373, 1.110}};
+  for (const Case& model : cases) {
+    const double h = model.hidden;
+    const double c = 4 * h * model.vocabulary + model.layers * (8 * h * h + 16 * h * h);
+    const double a = model.layers * model.heads * (4 * h / model.heads + 3);
+    GeneratorOptions options;
+    options.devices = model.devices;
+    options.microbatches = model.microbatches;
+    options.slices = 4;
+    const Schedule schedule = generate_schedule("seq1f1b", options);
+    const auto ratio = [&](const std::vector<std::int64_t>& sizes) {
+      std::vector<OpCosts> one_stage;
+      double end = 0;
+      for (const std::int64_t size : sizes) {
+        const auto n = static_cast<double>(size);
+        end += n;
+        OpCosts costs;
+        costs.f = c * n + a * (n * end - n * n / 2);
+        costs.i = costs.w = costs.f;
+        costs.b = costs.i + costs.w;
+        one_stage.push_back(costs);
+      }
+      std::vector<OpCosts> table;
+      for (int stage = 0; stage < model.devices; ++stage)
+        table.insert(table.end(), one_stage.begin(), one_stage.end());
+      const Simulation sim = simulate(schedule, Costs(model.devices, 4, table));
+      return sim.makespan / sim.ideal;
+    };
+    const std::int64_t tokens = std::accumulate(model.balanced.begin(), model.balanced.end(), 0L);
+    EXPECT_NEAR(ratio({tokens / 4, tokens / 4, tokens / 4, tokens / 4}), model.even_ratio, 5.1e-4);
+    EXPECT_NEAR(ratio(model.balanced), model.balanced_ratio, 5.1e-4);
+  }
+}
+
 TEST(Simulate, AGroupRunsSeriallyUnlessTheCostsSayOtherwise) {
-  const Schedule schedule =
-      valid_schedule("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n");
+  const Schedule schedule = valid_schedule("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n");
   EXPECT_EQ(simulate(schedule, unit_costs(schedule, {2, 1, 2}, 0, 1)).makespan, 10);
   Costs half = unit_costs(schedule, {2, 1, 2}, 0, 1);
   half.overlap = 0.5;  // the group takes 3 + 0.5 * 2

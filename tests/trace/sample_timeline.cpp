@@ -13,30 +13,21 @@ namespace {
 
 OpKind kind_of(char letter) {
   switch (letter) {
-    case 'F':
-      return OpKind::F;
-    case 'I':
-      return OpKind::I;
-    case 'W':
-      return OpKind::W;
-    case 'B':
-      return OpKind::B;
-    default:
-      break;
+    case 'F': return OpKind::F;
+    case 'I': return OpKind::I;
+    case 'W': return OpKind::W;
+    case 'B': return OpKind::B;
+    default: break;
   }
   SLUICE_CHECK(false, "letter {}", letter);
 }
 
 double duration(OpKind kind, const SampleTimes& times) {
   switch (kind) {
-    case OpKind::F:
-      return times.f;
-    case OpKind::I:
-      return times.i;
-    case OpKind::W:
-      return times.w;
-    default:
-      return times.i + times.w;
+    case OpKind::F: return times.f;
+    case OpKind::I: return times.i;
+    case OpKind::W: return times.w;
+    default: return times.i + times.w;
   }
 }
 

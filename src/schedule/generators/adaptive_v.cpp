@@ -44,18 +44,12 @@ constexpr double kMaxPlayed = 8e7;
 
 Pass pass_of(vee::Letter letter) {
   switch (letter) {
-    case vee::F0:
-      return {OpKind::F, 0};
-    case vee::F1:
-      return {OpKind::F, 1};
-    case vee::I1:
-      return {OpKind::I, 1};
-    case vee::I0:
-      return {OpKind::I, 0};
-    case vee::W1:
-      return {OpKind::W, 1};
-    case vee::W0:
-      return {OpKind::W, 0};
+    case vee::F0: return {OpKind::F, 0};
+    case vee::F1: return {OpKind::F, 1};
+    case vee::I1: return {OpKind::I, 1};
+    case vee::I0: return {OpKind::I, 0};
+    case vee::W1: return {OpKind::W, 1};
+    case vee::W0: return {OpKind::W, 0};
   }
   return {};
 }

@@ -14,8 +14,9 @@ constexpr int kFree = -1;
 constexpr int kWeight = -2;  // a W; which one is settled when the order is written out
 constexpr int kTail = -3;    // second half of a fused B
 
-// Devices x slots: more than this is gigabytes, and hours of reordering.
+// Devices x slots is memory; devices again is about the time of reordering, here half a minute.
 constexpr double kMaxCells = 1e8;
+constexpr double kMaxMoves = 5e9;
 
 int last_start(const BuildingBlock& block) {
   int last = 0;
@@ -376,11 +377,13 @@ std::vector<PassList> order_from_block(const BuildingBlock& block, int num_micro
   const int num_devices = block.placement.num_devices();
   const double num_cells =
       (1.0 * block.period * num_microbatches + last_start(block)) * num_devices;
-  if (num_cells > kMaxCells)
+  const double num_moves = num_cells * num_devices;
+  if (num_cells > kMaxCells || num_moves > kMaxMoves)
     throw user_error(
-        "{} devices x {} microbatches take {:.3g} slots to lay out: at most {:.3g} can be held; "
-        "use fewer devices or microbatches",
-        num_devices, num_microbatches, num_cells, kMaxCells);
+        "{} devices x {} microbatches take {:.3g} slots to lay out and about {:.3g} moves to "
+        "reorder: "
+        "at most {:.3g} and {:.3g}; use fewer devices or microbatches, or zb-v",
+        num_devices, num_microbatches, num_cells, num_moves, kMaxCells, kMaxMoves);
   Grid grid(block, num_microbatches);
   if (block.fused) {
     grid.squeeze();

@@ -9,6 +9,16 @@ void repeat(PassList& list, int count, std::initializer_list<Pass> passes) {
     list.insert(list.end(), passes);
 }
 
+void cut(PassList& list, int num_units) {
+  std::vector<std::array<int, 4>> units;  // per chunk and kind
+  std::erase_if(list, [&](const Pass& pass) {
+    const auto chunk = static_cast<std::size_t>(pass.chunk);
+    if (chunk >= units.size()) units.resize(chunk + 1, {0, 0, 0, 0});
+    return units[chunk][static_cast<std::size_t>(pass.kind)]++ >= num_units;
+  });
+  list.shrink_to_fit();
+}
+
 Schedule schedule_from_passes(std::string name, Placement placement, int num_microbatches,
                               int num_slices, const std::vector<PassList>& devices) {
   Schedule schedule;

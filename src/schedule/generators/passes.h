@@ -19,8 +19,12 @@ using PassList = std::vector<Pass>;
 // Appends `count` copies of the passes.
 void repeat(PassList& list, int count, std::initializer_list<Pass> passes);
 
+// Drops passes of units beyond the first `num_units`, where an order was built for more.
+void cut(PassList& list, int num_units);
+
 // Turns pass lists (one per device) into a schedule of m microbatches of k slices in one pipe.
-// Units of microbatches >= m are dropped, so that an order may be built for more and cut.
+// Units of microbatches >= m are dropped: any part of a valid order is valid, since dependencies
+// never leave a microbatch.
 Schedule schedule_from_passes(std::string name, Placement placement, int num_microbatches,
                               int num_slices, const std::vector<PassList>& devices);
 

@@ -6,6 +6,7 @@
 //   device 1  . F f F f B W F b w f B W F b ...
 #include <algorithm>
 
+#include "base/error.h"
 #include "schedule/generators/generator.h"
 #include "schedule/generators/passes.h"
 
@@ -20,6 +21,11 @@ Schedule generate(const GeneratorOptions& o) {
   const int p = o.devices;
   const int extra = o.slices - 1;  // a microbatch's last slice goes backward first, so wait for it
   const int units = std::max(o.microbatches * o.slices, 2 * p - 1 + extra);
+  if (6.0 * p * units > 1e9)
+    throw user_error(
+        "--devices is {}: zb-v is laid out for at least 2p-1 microbatches, {:.3g} passes here, and "
+        "at most 1e+09 are made; use fewer devices",
+        p, 6.0 * p * units);
   std::vector<PassList> devices;
   for (int r = 0; r < p; ++r) {
     PassList& program = devices.emplace_back();
@@ -41,6 +47,7 @@ Schedule generate(const GeneratorOptions& o) {
     repeat(program, p - r, {b, w});
     repeat(program, r, {W});  // what the (b, B) above left behind
     repeat(program, r, {w});
+    cut(program, o.microbatches * o.slices);
   }
   return schedule_from_passes("zb-v", Placement::vee(p, 2), o.microbatches, o.slices, devices);
 }

@@ -71,12 +71,16 @@ Lowered add_communication(const Schedule& schedule) {
     return true;
   };
 
+  // A device whose next op is not ready can only be helped by a receive, so it sleeps until one.
+  std::vector<char> asleep(num_devices, 0);
   bool advanced = true;
   while (advanced) {
     advanced = false;
     for (std::size_t d = 0; d < num_devices; ++d) {
+      if (asleep[d]) continue;
       const Program& program = schedule.programs[d];
       const std::size_t first = lowered.placed[d];
+      asleep[d] = 1;
       if (first == program.size()) continue;
       const std::size_t end = group_end(program, first);
       bool all_ready = true;
@@ -86,6 +90,7 @@ Lowered add_communication(const Schedule& schedule) {
         all_ready = ready(program[i]);
       }
       if (!all_ready) continue;
+      asleep[d] = 0;
       for (std::size_t i = first; i < end; ++i)
         out.programs[d].push_back(program[i]);
       for (std::size_t i = first; i < end; ++i) {
@@ -95,6 +100,7 @@ Lowered add_communication(const Schedule& schedule) {
         if (!transfer_of(op, schedule, transfer)) continue;
         out.programs[d].push_back(transfer.send);
         out.programs[static_cast<std::size_t>(transfer.to)].push_back(transfer.recv);
+        asleep[static_cast<std::size_t>(transfer.to)] = 0;
       }
       lowered.placed[d] = end;
       advanced = true;

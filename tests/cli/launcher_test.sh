@@ -1,0 +1,360 @@
+#!/usr/bin/env bash
+# Tests of ./sluice, the launcher: each in a sandbox with a one-file program in place of Sluice and,
+# in place of dpkg-query, apt-get and sudo, stand-ins that only note what they were asked.
+# launcher_test.sh [PATTERN]: runs the tests whose names match.
+set -uo pipefail
+
+checkout=$(readlink -f "${BASH_SOURCE[0]}")
+checkout=${checkout%/tests/cli/*}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+for name in $(compgen -e | grep -E '^(OMPI|PMI|PMIX|MV2|MPI|PALS|SLURM|SLUICE)_'); do unset "$name"; done
+
+# A checkout in "$box/my clone" (every test runs in a path with a space) and stand-ins in $box/bin.
+# Its program prints its folder and arguments; with "status N" it exits with N, with "cat" it copies
+# standard input.
+make_sandbox() {
+  box=$(mktemp -d -p "$scratch")
+  clone="$box/my clone"
+  mkdir -p "$clone/src" "$clone/tools" "$box/bin"
+  cp "$checkout/sluice" "$checkout/CMakePresets.json" "$clone"
+  cp "$checkout/tools/lib.sh" "$clone/tools"
+  cat >"$clone/CMakeLists.txt" <<'END'
+cmake_minimum_required(VERSION 3.25)
+project(stand_in LANGUAGES CXX)
+add_executable(sluice src/main.cpp)
+set_target_properties(sluice PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+END
+  cat >"$clone/src/main.cpp" <<'END'
+#include <unistd.h>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+#if __has_include("extra.h")
+#include "extra.h"
+#else
+#define GREETING "here:"
+#endif
+int main(int argc, char** argv) {
+  const std::string_view verb = argc > 1 ? argv[1] : "";
+  if (verb == "status") return std::atoi(argv[2]);
+  if (verb == "cat") {
+    for (int c; (c = std::getchar()) != EOF;) std::putchar(c);
+    return 0;
+  }
+  char folder[4096];
+  std::printf(GREETING "%s", getcwd(folder, sizeof folder));
+  for (int i = 1; i < argc; ++i) std::printf("|%s", argv[i]);
+  std::printf("\n");
+}
+END
+  # $box/missing holds the packages that are not installed.
+  : >"$box/missing"
+  : >"$box/calls"
+  stand_in dpkg-query "grep -qxF -- \"\${@: -1}\" '$box/missing' && exit 1; echo -n installed"
+  stand_in dpkg "echo \"dpkg \$*\" >>'$box/calls'"
+  stand_in apt-get "cat >/dev/null; echo \"apt-get \$*\" >>'$box/calls'; [[ \$* != *install* ]] || : >'$box/missing'"
+  stand_in sudo "echo sudo >>'$box/calls'; [[ \$1 != -* ]] || exit 0; exec \"\$@\""
+  # The compiler waits for as long as $box/hold is there.
+  stand_in c++ "[[ \$* != *-c*main.cpp* ]] || touch '$box/compiling'
+while [[ \$* == *-c*main.cpp* && -e '$box/hold' ]]; do sleep 0.05; done
+exec /usr/bin/c++ \"\$@\""
+  chmod -R a+rwX "$scratch"
+  export PATH="$box/bin:$PATH" CXX="$box/bin/c++"
+}
+
+stand_in() {
+  printf '#!/bin/bash\n%s\n' "$2" >"$box/bin/$1"
+  chmod +x "$box/bin/$1"
+}
+
+# run COMMAND...: leaves the exit status in $status, what was printed in $out and $err.
+run() {
+  status=0
+  "$@" >"$box/out" 2>"$box/err" || status=$?
+  out=$(<"$box/out")
+  err=$(<"$box/err")
+}
+
+as_nobody() {
+  if ((EUID == 0)); then setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; else "$@"; fi
+}
+
+wait_for() {
+  local tries
+  for ((tries = 0; tries < 200; tries++)); do
+    [[ ! -e $1 ]] || return 0
+    sleep 0.05
+  done
+  fail "$1 never came"
+}
+
+fail() {
+  printf '    %s\n' "$*"
+  [[ -z ${err:-} ]] || printf "    stderr: %s\n" "$err"
+  exit 1
+}
+expect_status() { [[ $status == "$1" ]] || fail "exit status $status, expected $1"; }
+expect_out() { [[ $out == "$1" ]] || fail "standard output '$out', expected '$1'"; }
+expect_in() { [[ $1 == *"$2"* ]] || fail "'$2' is not in '$1'"; }
+expect_not_in() { [[ $1 != *"$2"* ]] || fail "'$2' is in '$1'"; }
+
+test_first_run_builds_and_shows_its_progress_on_standard_error_only() {
+  run "$clone/sluice" one "two three" ""
+  expect_status 0
+  expect_out "here:$PWD|one|two three|"
+  expect_in "$err" "[2/2]"
+}
+
+test_second_run_is_quiet_and_starts_at_once() {
+  run "$clone/sluice"
+  run "$clone/sluice" again
+  expect_status 0
+  expect_out "here:$PWD|again"
+  [[ -z $err ]] || fail "a second run must print nothing"
+  local start=${EPOCHREALTIME/[.,]/} i
+  for i in {1..20}; do "$clone/sluice" >/dev/null; done
+  echo "    $(((${EPOCHREALTIME/[.,]/} - start) / 20000)) ms for a run that has nothing to build"
+}
+
+test_second_run_calls_neither_cmake_nor_dpkg() {
+  run "$clone/sluice"
+  for tool in cmake ninja dpkg-query apt-get; do stand_in $tool "echo $tool >>'$box/calls'"; done
+  run "$clone/sluice"
+  expect_status 0
+  [[ ! -s $box/calls ]] || fail "called: $(<"$box/calls")"
+}
+
+test_exit_status_and_standard_input_are_the_programs() {
+  run "$clone/sluice" status 3
+  expect_status 3
+  rm -rf "$clone/build"
+  echo cmake >"$box/missing"
+  run "$clone/sluice" cat <<<"line"
+  expect_out "line"
+}
+
+test_runs_from_another_folder_through_a_symbolic_link() {
+  ln -s "$clone/sluice" "$box/link"
+  ln -s link "$box/link2"
+  cd "$box/bin"
+  run ../link2 x
+  expect_out "here:$box/bin|x"
+}
+
+test_changed_added_and_deleted_sources_are_built_anew() {
+  run "$clone/sluice"
+  echo '#define GREETING "there:"' >"$clone/src/extra.h"
+  touch -d '2001-01-01' "$clone/src/extra.h"
+  touch "$clone/src/main.cpp"
+  run "$clone/sluice"
+  expect_out "there:$PWD"
+  sed -i s/there/where/ "$clone/src/extra.h"
+  run "$clone/sluice"
+  expect_out "where:$PWD"
+  rm "$clone/src/extra.h"
+  run "$clone/sluice"
+  expect_out "here:$PWD"
+}
+
+test_moved_checkout_builds_again() {
+  run "$clone/sluice"
+  mv "$clone" "$box/moved"
+  sed -i s/here:/moved:/ "$box/moved/src/main.cpp"
+  run "$box/moved/sluice"
+  expect_out "moved:$PWD"
+}
+
+test_several_at_once_build_once() {
+  local i pids=()
+  touch "$box/hold"
+  for i in 1 2 3; do
+    "$clone/sluice" "$i" >"$box/out$i" 2>"$box/err$i" &
+    pids+=($!)
+  done
+  wait_for "$box/compiling"
+  sleep 0.3
+  rm "$box/hold"
+  for i in "${pids[@]}"; do wait "$i" || fail "exit status $?"; done
+  for i in 1 2 3; do
+    [[ $(<"$box/out$i") == "here:$PWD|$i" ]] || fail "run $i printed '$(<"$box/out$i")'"
+  done
+  [[ $(cat "$box"/err? | grep -c building) == 1 ]] || fail "expected one build, got: $(cat "$box"/err?)"
+  [[ $(cat "$box"/err? | grep -c waiting) == 2 ]] || fail "expected two waiting: $(cat "$box"/err?)"
+}
+
+# interrupt SIGNAL WHOM: starts a build that hangs, sends the signal to it or to all it started.
+interrupt() {
+  touch "$box/hold"
+  rm -f "$box/compiling"
+  set -m # a process group of its own, with the signals as in a terminal
+  "$clone/sluice" >"$box/out" 2>"$box/err" &
+  set +m
+  local pid=$! status=0
+  wait_for "$box/compiling"
+  case $2 in
+    all) kill "-$1" -- "-$pid" ;;
+    launcher) kill "-$1" "$pid" ;;
+  esac
+  wait "$pid" 2>/dev/null || status=$?
+  ((status > 2)) || fail "interrupted with $1, yet its exit status is $status"
+  rm "$box/hold"
+}
+
+test_interrupted_build_recovers() {
+  local signal whom greeting=here
+  for signal in INT TERM KILL; do
+    for whom in all launcher; do
+      # Ctrl-C reaches everything in the terminal.
+      [[ $signal$whom != INTlauncher ]] || continue
+      rm -rf "$clone/build"
+      interrupt $signal $whom
+      run timeout 60 "$clone/sluice"
+      expect_out "$greeting:$PWD"
+      # And where the program of an earlier build is there to be mistaken for the new one.
+      sed -i "s/$greeting:/$signal$whom:/" "$clone/src/main.cpp"
+      greeting=$signal$whom
+      interrupt $signal $whom
+      run timeout 60 "$clone/sluice"
+      expect_out "$greeting:$PWD"
+    done
+  done
+}
+
+test_half_written_object_is_not_trusted() {
+  interrupt KILL all
+  : >"$clone/build/release/CMakeFiles/sluice.dir/src/main.cpp.o"
+  run "$clone/sluice"
+  expect_out "here:$PWD"
+}
+
+test_failed_build_shows_the_compiler_and_the_log_and_recovers() {
+  run "$clone/sluice"
+  echo 'int broken = "text";' >>"$clone/src/main.cpp"
+  run "$clone/sluice"
+  expect_status 2
+  expect_out ""
+  expect_in "$err" "main.cpp"
+  expect_in "$err" "int broken"
+  expect_in "$err" "$clone/build/release.log"
+  run "$clone/sluice"
+  expect_status 2
+  sed -i '$d' "$clone/src/main.cpp"
+  run "$clone/sluice"
+  expect_status 0
+}
+
+test_failed_configuration_stops_before_the_build() {
+  echo 'find_package(no_such_package REQUIRED)' >>"$clone/CMakeLists.txt"
+  run "$clone/sluice"
+  expect_status 2
+  expect_in "$err" "no_such_package"
+  expect_not_in "$err" "ninja: error"
+}
+
+test_folder_that_cannot_be_written_is_one_clear_line() {
+  chmod a-w "$clone"
+  ((EUID != 0)) || chown 0 "$clone"
+  run as_nobody "$clone/sluice"
+  chmod u+w "$clone"
+  expect_status 2
+  expect_in "$err" "cannot write to $clone/build"
+}
+
+test_missing_packages_are_installed_first() {
+  printf '%s\n' cmake libfmt-dev >"$box/missing"
+  run "$clone/sluice" x
+  expect_status 0
+  expect_out "here:$PWD|x"
+  expect_in "$err" "installing cmake libfmt-dev"
+  local calls
+  calls=$(grep apt-get "$box/calls")
+  expect_in "$calls" $' update\n'
+  expect_in "$calls" " install -y --no-install-recommends cmake libfmt-dev"
+}
+
+# Expects that the package is named with the command to type, and that nothing was called.
+expect_refusal() {
+  expect_status 2
+  expect_out ""
+  expect_in "$err" "missing Debian packages: cmake"
+  expect_in "$err" "$1"
+  expect_in "$err" "apt-get install --no-install-recommends cmake"
+  expect_not_in "$(<"$box/calls")" apt-get
+}
+
+test_no_install_lists_what_is_missing() {
+  echo cmake >"$box/missing"
+  run "$clone/sluice" --no-install --version
+  expect_refusal "--no-install"
+  run "$clone/sluice" schedule --no-install
+  expect_refusal "--no-install"
+  SLUICE_NO_INSTALL=1 run "$clone/sluice"
+  expect_refusal "--no-install"
+}
+
+test_no_install_is_not_passed_on() {
+  run "$clone/sluice" a --no-install b
+  expect_out "here:$PWD|a|b"
+}
+
+test_under_a_launcher_nothing_is_installed() {
+  echo cmake >"$box/missing"
+  local variable
+  for variable in OMPI_COMM_WORLD_RANK PMI_RANK PMIX_RANK SLURM_PROCID SLURM_STEP_ID; do
+    run env "$variable=0" "$clone/sluice"
+    expect_refusal "launcher"
+  done
+}
+
+test_settings_of_mpi_are_not_a_launcher() {
+  echo cmake >"$box/missing"
+  run env OMPI_MCA_btl=self PMIX_MCA_gds=hash "$clone/sluice"
+  expect_status 0
+}
+
+test_user_with_sudo_installs() {
+  echo cmake >"$box/missing"
+  run as_nobody "$clone/sluice"
+  expect_status 0
+  [[ $(grep -A1 sudo "$box/calls") == *apt-get*install* ]] || fail "calls: $(<"$box/calls")"
+}
+
+test_user_without_sudo_is_told_what_to_type() {
+  echo cmake >"$box/missing"
+  stand_in sudo "exit 1"
+  run as_nobody "$clone/sluice"
+  expect_refusal "root or sudo"
+  expect_in "$err" "sudo apt-get install"
+}
+
+test_failed_installation_is_temporary_and_names_the_cause() {
+  echo cmake >"$box/missing"
+  stand_in apt-get "[[ \$* != *update* ]] || { echo 'W: Failed to fetch the list: no network'; exit 0; }
+echo 'E: Unable to locate package cmake'; exit 100"
+  run "$clone/sluice"
+  expect_status 75
+  expect_out ""
+  expect_in "$err" "installing failed: Failed to fetch the list: no network; check network"
+}
+
+num_passed=0
+num_failed=0
+for name in $(compgen -A function test_ | grep -E "${1:-}"); do
+  (
+    set -e
+    make_sandbox
+    "$name"
+  )
+  # Not `if (...)`: there bash ignores set -e.
+  # shellcheck disable=SC2181
+  if (($? == 0)); then
+    echo "ok      ${name#test_}"
+    num_passed=$((num_passed + 1))
+  else
+    echo "FAILED  ${name#test_}"
+    num_failed=$((num_failed + 1))
+  fi
+done
+echo "launcher: $num_passed passed, $num_failed failed"
+((num_failed == 0 && num_passed > 0))

@@ -1,0 +1,70 @@
+// The one statement of dependencies, written out by hand for a schedule of three stages, two
+// slices.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "schedule/schedule.h"
+
+namespace sluice {
+namespace {
+
+constexpr int kStages = 3;
+constexpr int kSlices = 2;
+
+// "0F5.1 1F5.0": the inputs of an op of microbatch 5.
+std::string inputs_text(OpKind kind, int stage, int slice, int num_slices = kSlices) {
+  std::string text;
+  for (const Op& input : inputs_of(make_op(kind, stage, 5, slice), kStages, num_slices))
+    text += (text.empty() ? "" : " ") + op_text(input, num_slices > 1, false);
+  return text;
+}
+
+TEST(InputsOfTest, ForwardNeedsTheStageBeforeAndTheSliceBefore) {
+  EXPECT_EQ(inputs_text(OpKind::F, 0, 0), "");
+  EXPECT_EQ(inputs_text(OpKind::F, 1, 0), "0F5.0");
+  EXPECT_EQ(inputs_text(OpKind::F, 0, 1), "0F5.0");
+  EXPECT_EQ(inputs_text(OpKind::F, 2, 1), "1F5.1 2F5.0");
+}
+
+TEST(InputsOfTest, BackwardNeedsItsForwardTheStageAfterAndTheSliceAfter) {
+  for (const OpKind kind : {OpKind::I, OpKind::B}) {
+    EXPECT_EQ(inputs_text(kind, 2, 1), "2F5.1");
+    EXPECT_EQ(inputs_text(kind, 2, 0), "2F5.0 2I5.1");
+    EXPECT_EQ(inputs_text(kind, 0, 1), "0F5.1 1I5.1");
+    EXPECT_EQ(inputs_text(kind, 1, 0), "1F5.0 2I5.0 1I5.1");
+  }
+}
+
+TEST(InputsOfTest, WeightGradientNeedsItsOwnInputGradientOnly) {
+  EXPECT_EQ(inputs_text(OpKind::W, 0, 0), "0I5.0");
+  EXPECT_EQ(inputs_text(OpKind::W, 2, 1), "2I5.1");
+}
+
+TEST(InputsOfTest, SendNeedsWhatItSendsAndReceiveNeedsItsSend) {
+  EXPECT_EQ(inputs_text(OpKind::SendF, 1, 1), "1F5.1");
+  EXPECT_EQ(inputs_text(OpKind::SendB, 1, 1), "1I5.1");
+  EXPECT_EQ(inputs_text(OpKind::RecvF, 1, 1), "0SEND_F5.1");
+  EXPECT_EQ(inputs_text(OpKind::RecvB, 1, 1), "2SEND_B5.1");
+}
+
+TEST(InputsOfTest, OneSliceNeedsNoNeighbours) {
+  EXPECT_EQ(inputs_text(OpKind::F, 1, 0, 1), "0F5");
+  EXPECT_EQ(inputs_text(OpKind::B, 1, 0, 1), "1F5 2I5");
+}
+
+TEST(InputsOfTest, OpsWithoutAMicrobatchNeedNothing) {
+  for (const OpKind kind : {OpKind::ReduceGrad, OpKind::Update, OpKind::Unshard, OpKind::Reshard})
+    EXPECT_EQ(inputs_of(make_op(kind, 1, -1), kStages, kSlices).size(), 0u);
+}
+
+TEST(InputsOfTest, InputsStayInTheirPipeAndLeaveTheGroup) {
+  for (const Op& input : inputs_of(make_op(OpKind::B, 1, 5, 0, 1, true), kStages, kSlices)) {
+    EXPECT_EQ(input.pipe, 1);
+    EXPECT_EQ(input.microbatch, 5);
+    EXPECT_FALSE(input.joined);
+  }
+}
+
+}  // namespace
+}  // namespace sluice
