@@ -1,6 +1,7 @@
 #include "cli/price.h"
 
 #include <cstdio>
+#include <filesystem>
 
 #include "schedule/text_format.h"
 
@@ -21,7 +22,10 @@ PricedSchedule price(PriceRequest request) {
 Schedule read_named_schedule(const std::string& file) {
   const std::string text = read_file(file);
   try {
-    return read_schedule(text);
+    Schedule schedule = read_schedule(text);
+    if (schedule.name == "custom" && file != "-")
+      schedule.name = std::filesystem::path(file).stem().string();
+    return schedule;
   } catch (const UserError& error) {
     throw UserError(fmt::format("{}: {}", file, error.what()), error.code());
   }

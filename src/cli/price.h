@@ -16,7 +16,8 @@ struct PriceRequest {
 // Validates, and where the schedule can run, simulates.
 PricedSchedule price(PriceRequest request);
 
-// The schedule of a file ("-": standard input). Throws UserError that starts with the file's name.
+// The schedule of a file ("-": standard input), named after it unless its metadata has a name.
+// Throws UserError that starts with the file's name.
 Schedule read_named_schedule(const std::string& file);
 
 // Writes it in the format; an invalid schedule's problems go to standard error (json: into the
