@@ -6,6 +6,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/error.h"
+
 namespace sluice {
 
 std::string_view trim(std::string_view text) {
@@ -54,7 +56,8 @@ std::optional<double> parse_double(std::string_view text) {
 }
 
 std::string number(double value) {
-  if (value == 0 || !std::isfinite(value)) return "0";
+  SLUICE_CHECK(std::isfinite(value), "{} is to be written as a number", value);
+  if (value == 0) return "0";
   return fmt::format("{:.12g}", value);
 }
 

@@ -24,7 +24,9 @@ struct Flags {
 
 struct Row {
   std::string label;
-  std::string command;  // how to get this schedule
+  std::string command;  // gives this schedule and these times
+  int slices = 1;
+  int stages_per_device = 1;
   Simulation sim;
   double peak = 0;      // device-microbatches
   double relative = 0;  // of 1F1B's peak
@@ -73,6 +75,9 @@ double stages_per_device(const Schedule& schedule) {
   return static_cast<double>(schedule.num_stages()) / schedule.num_devices();
 }
 
+// Digits that read back as the same number.
+std::string exact(double value) { return fmt::format("{}", value); }
+
 Row price_variant(const Flags& flags, const Variant& variant) {
   const Knobs& knobs = variant.generator->knobs;
   GeneratorOptions options;
@@ -87,15 +92,21 @@ Row price_variant(const Flags& flags, const Variant& variant) {
   options.times = {flags.pricing.times.f / v, flags.pricing.times.i / v, flags.pricing.times.w / v};
   Row row;
   row.label = variant.generator->name;
+  row.slices = variant.slices;
+  row.stages_per_device = options.stages_per_device;
   row.command = fmt::format("sluice schedule {} --devices {} --microbatches {}",
                             variant.generator->name, flags.devices, flags.microbatches);
-  if (knobs.stages_per_device && options.stages_per_device != knobs.default_stages_per_device) {
-    row.label += fmt::format(" v={}", options.stages_per_device);
+  if (knobs.stages_per_device) {
+    if (options.stages_per_device != knobs.default_stages_per_device)
+      row.label += fmt::format(" v={}", options.stages_per_device);
     row.command += fmt::format(" --stages-per-device {}", options.stages_per_device);
   }
   if (variant.slices > 1) {
     row.label += fmt::format(" k={}", variant.slices);
     row.command += fmt::format(" --slices {}", variant.slices);
+    if (!flags.slices.sizes.empty())
+      row.command += fmt::format(" --tokens {} --slice-sizes {}", flags.slices.tokens,
+                                 fmt::join(flags.slices.sizes, ","));
   }
   if (knobs.memory_cap) {
     options.memory_cap = variant.cap * v;
@@ -110,6 +121,9 @@ Row price_variant(const Flags& flags, const Variant& variant) {
   const double share = stages_per_device(schedule);
   const OpTimes times = {flags.pricing.times.f / share, flags.pricing.times.i / share,
                          flags.pricing.times.w / share};
+  row.command +=
+      fmt::format(" --times {},{},{} --comm {} --keep-after-i {}", exact(times.f), exact(times.i),
+                  exact(times.w), exact(flags.pricing.comm), exact(flags.pricing.keep_after_i));
   row.sim = simulate(schedule, unit_costs(schedule, times, flags.pricing.comm, 1),
                      {.keep_after_i = flags.pricing.keep_after_i});
   row.peak = row.sim.max_peak / share;
@@ -149,9 +163,12 @@ Comparison compare(const Flags& flags) {
 }
 
 std::string title(const Flags& flags) {
-  return fmt::format("{} devices, {} microbatches, F,I,W = {},{},{} per device and microbatch",
-                     flags.devices, flags.microbatches, number(flags.pricing.times.f),
-                     number(flags.pricing.times.i), number(flags.pricing.times.w));
+  std::string text =
+      fmt::format("{} devices, {} microbatches, F,I,W = {},{},{} per device and microbatch",
+                  flags.devices, flags.microbatches, number(flags.pricing.times.f),
+                  number(flags.pricing.times.i), number(flags.pricing.times.w));
+  if (flags.pricing.comm > 0) text += fmt::format(", messages {}", number(flags.pricing.comm));
+  return text;
 }
 
 std::string text(const Flags& flags, const Comparison& comparison) {
@@ -180,11 +197,13 @@ std::string json(const Flags& flags, const Comparison& comparison) {
     const Row& row = comparison.rows[n];
     out += fmt::format(
         "{}\n    "
-        "{{\"name\":{},\"command\":{},\"bubble\":{},\"bubble_rate\":{},\"bubble_fraction\":{},"
+        "{{\"name\":{},\"stages_per_device\":{},\"slices\":{},\"command\":{},\"bubble\":{},"
+        "\"bubble_rate\":{},\"bubble_fraction\":{},"
         "\"peak\":{},\"relative_peak\":{},\"span\":{},\"makespan\":{},\"frontier\":{}}}",
-        n ? "," : "", json_quote(row.label), json_quote(row.command), number(row.sim.bubble),
-        number(row.sim.bubble_rate), number(row.sim.bubble_fraction), number(row.peak),
-        number(row.relative), number(row.sim.span), number(row.sim.makespan), row.frontier);
+        n ? "," : "", json_quote(row.label), row.stages_per_device, row.slices,
+        json_quote(row.command), number(row.sim.bubble), number(row.sim.bubble_rate),
+        number(row.sim.bubble_fraction), number(row.peak), number(row.relative),
+        number(row.sim.span), number(row.sim.makespan), row.frontier);
   }
   out += "\n  ],\n  \"left_out\": [";
   for (std::size_t n = 0; n < comparison.left_out.size(); ++n)
@@ -201,6 +220,7 @@ void run(Flags& flags) {
       throw user_error("{} is missing: sluice compare --devices 8 --microbatches 16", flag);
   const Format format = flags.output.format("text,svg,json");
   flags.slices.check();
+  if (!flags.slices.given()) flags.slices.slices = std::min(4, flags.slices.tokens);
   const Comparison comparison = compare(flags);
   if (format == Format::json) return flags.output.write(json(flags, comparison));
   if (format == Format::text) return flags.output.write(text(flags, comparison));
@@ -214,7 +234,6 @@ void run(Flags& flags) {
 
 void add_compare(CLI::App& app, ExitCode&) {
   auto flags = std::make_shared<Flags>();
-  flags->slices.slices = 4;
   CLI::App* command = app.add_subcommand("compare", "all schedules side by side on the same model");
   add_int(*command, "--devices", flags->devices, 1, 1 << 16, "devices of the pipeline, p");
   add_int(*command, "--microbatches", flags->microbatches, 1, 1 << 20, "microbatches, m");
@@ -223,8 +242,9 @@ void add_compare(CLI::App& app, ExitCode&) {
   add_number(
       *command, "--memory-cap", flags->memory_cap, 0, 1e9,
       "leave out what needs more, in device-microbatches; zb and adaptive-v search under it");
-  flags->slices.add(*command);
-  flags->pricing.add(*command, false);
+  flags->slices.add(*command, "cut sequences into K slices where a schedule can (default 4)");
+  flags->pricing.add(*command, false,
+                     "times of a device's F,I,W on a whole microbatch (default 1,1,1; B = I + W)");
   flags->output.add(*command, "text (default), svg, json");
   command->callback([flags] { run(*flags); });
 }

@@ -62,6 +62,6 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     return fail(ExitCode::temporary, "out of memory: use fewer devices, microbatches or slices");
   } catch (const std::exception& error) {
-    return fail(ExitCode::temporary, fmt::format("{} (this is a bug in Sluice)", error.what()));
+    return fail(ExitCode::internal, fmt::format("{} (this is a bug in Sluice)", error.what()));
   }
 }

@@ -16,18 +16,19 @@ constexpr std::size_t kMaxFileBytes = std::size_t{4} << 30;
 
 }  // namespace
 
-void add_int(CLI::App& app, const std::string& flag, int& target, int least, int most,
-             const std::string& help) {
-  app.add_option_function<std::string>(
-         flag,
-         [&target, flag, least, most](const std::string& text) {
-           const auto value = parse_int(text);
-           if (!value || *value < least || *value > most)
-             throw user_error("{} is '{}': needs a whole number from {} to {}", flag, text, least,
-                              most);
-           target = static_cast<int>(*value);
-         },
-         help)
+CLI::Option* add_int(CLI::App& app, const std::string& flag, int& target, int least, int most,
+                     const std::string& help) {
+  return app
+      .add_option_function<std::string>(
+          flag,
+          [&target, flag, least, most](const std::string& text) {
+            const auto value = parse_int(text);
+            if (!value || *value < least || *value > most)
+              throw user_error("{} is '{}': needs a whole number from {} to {}", flag, text, least,
+                               most);
+            target = static_cast<int>(*value);
+          },
+          help)
       ->type_name("N");
 }
 
@@ -58,7 +59,7 @@ std::vector<double> parse_numbers(std::string_view flag, std::string_view text) 
   return out;
 }
 
-void PricingFlags::add(CLI::App& app, bool with_costs) {
+void PricingFlags::add(CLI::App& app, bool with_costs, const std::string& times_help) {
   app.add_option_function<std::string>(
          "--times",
          [this](const std::string& text) {
@@ -73,7 +74,7 @@ void PricingFlags::add(CLI::App& app, bool with_costs) {
            times = {values[0], values[1], values[2]};
            times_given = true;
          },
-         "times of one stage's F,I,W on a whole microbatch (default 1,1,1; B = I + W)")
+         times_help)
       ->type_name("F,I,W");
   add_number(app, "--comm", comm, 0, 1e12, "latency of a message between devices (default 0)");
   add_number(app, "--keep-after-i", keep_after_i, 0, 1,
@@ -95,8 +96,8 @@ Costs PricingFlags::costs(const Schedule& schedule) const {
   return costs_from_json(read_file(costs_file), schedule);
 }
 
-void SliceFlags::add(CLI::App& app) {
-  add_int(app, "--slices", slices, 1, kMaxSlices, "cut each microbatch into K slices (default 1)");
+void SliceFlags::add(CLI::App& app, const std::string& help) {
+  option_ = add_int(app, "--slices", slices, 1, kMaxSlices, help);
   add_int(app, "--tokens", tokens, 1, 1 << 30, "tokens of a microbatch's sequence (default 4096)");
   app.add_option_function<std::string>(
          "--slice-sizes",
@@ -117,7 +118,7 @@ void SliceFlags::check() {
     throw user_error("--slices is {}: a sequence of {} tokens has at most {}", slices, tokens,
                      tokens);
   if (sizes.empty()) return;
-  if (slices != 1 && slices != static_cast<int>(sizes.size()))
+  if (option_->count() > 0 && slices != static_cast<int>(sizes.size()))
     throw user_error("--slice-sizes names {} slices, and --slices is {}", sizes.size(), slices);
   std::int64_t sum = 0;
   for (const std::int64_t size : sizes)

@@ -15,10 +15,13 @@
 namespace sluice::cli {
 
 // Adds a flag whose value must be a whole number (or a number) in a range.
-void add_int(CLI::App& app, const std::string& flag, int& target, int least, int most,
-             const std::string& help);
+CLI::Option* add_int(CLI::App& app, const std::string& flag, int& target, int least, int most,
+                     const std::string& help);
 void add_number(CLI::App& app, const std::string& flag, double& target, double least, double most,
                 const std::string& help);
+
+inline constexpr const char* kTimesHelp =
+    "times of one stage's F,I,W on a whole microbatch (default 1,1,1; B = I + W)";
 
 // --times, --comm, --keep-after-i, --costs: how a schedule is priced.
 struct PricingFlags {
@@ -28,7 +31,7 @@ struct PricingFlags {
   std::string costs_file;
   bool times_given = false;
 
-  void add(CLI::App& app, bool with_costs);
+  void add(CLI::App& app, bool with_costs, const std::string& times_help);
   void check() const;                           // contradicting flags
   Costs costs(const Schedule& schedule) const;  // REQUIRES: check()
 };
@@ -39,8 +42,13 @@ struct SliceFlags {
   int tokens = 4096;
   std::vector<std::int64_t> sizes;
 
-  void add(CLI::App& app);
+  bool given() const { return (option_ && option_->count() > 0) || !sizes.empty(); }
+
+  void add(CLI::App& app, const std::string& help);
   void check();  // sums and counts; sets slices from the sizes
+
+ private:
+  const CLI::Option* option_ = nullptr;
 };
 
 // "3,4,2" as numbers; throws with the flag's name.

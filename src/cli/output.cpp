@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -9,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -94,7 +96,8 @@ std::string timeline_json(const Timeline& timeline) {
 // Columns of the terminal: what it says, else COLUMNS, else 100.
 int terminal_width() {
   winsize size{};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 40) return size.ws_col;
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+    return std::max<int>(size.ws_col, 40);
   if (const char* columns = std::getenv("COLUMNS")) {
     const auto value = parse_int(columns);
     if (value && *value >= 40 && *value <= 10000) return static_cast<int>(*value);
@@ -135,18 +138,36 @@ Format OutputFlags::format(const std::string& allowed) const {
 }
 
 void OutputFlags::write(const std::string& text) const {
-  if (out.empty() || out == "-") {
+  if (to_standard_output()) {
     write_all(STDOUT_FILENO, text, "standard output");
     return;
   }
-  const std::string partial = fmt::format("{}.partial-{}", out, ::getpid());
+  struct stat target {};
+  if (::stat(out.c_str(), &target) == 0 && !S_ISREG(target.st_mode)) {
+    // A pipe or a device: written to, never replaced.
+    const int file = ::open(out.c_str(), O_WRONLY | O_CLOEXEC);
+    if (file < 0) throw write_error(fmt::format("'{}'", out));
+    try {
+      write_all(file, text, fmt::format("'{}'", out));
+    } catch (...) {
+      ::close(file);
+      throw;
+    }
+    ::close(file);
+    return;
+  }
+  // A link stays a link: what it names is replaced.
+  std::error_code unresolved;
+  const std::filesystem::path real = std::filesystem::weakly_canonical(out, unresolved);
+  const std::string path = unresolved ? out : real.string();
+  const std::string partial = fmt::format("{}.partial-{}", path, ::getpid());
   const int file = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (file < 0) throw write_error(fmt::format("'{}'", out));
   try {
     write_all(file, text, fmt::format("'{}'", out));
     if (::fsync(file) != 0 && errno != EINVAL && errno != EROFS)
       throw write_error(fmt::format("'{}'", out));
-    if (::rename(partial.c_str(), out.c_str()) != 0) throw write_error(fmt::format("'{}'", out));
+    if (::rename(partial.c_str(), path.c_str()) != 0) throw write_error(fmt::format("'{}'", out));
   } catch (...) {
     ::close(file);
     ::unlink(partial.c_str());
@@ -163,12 +184,11 @@ std::string caption(const PricedSchedule& priced) {
   if (s.num_pipes() > 1) out += fmt::format(", {} pipes", s.num_pipes());
   if (!priced.simulation) return out;
   const Simulation& sim = *priced.simulation;
-  const bool measured = sim.timeline.seconds || sim.max_peak_bytes > 0;
+  const std::string_view unit = priced.seconds ? " s" : "";
   out += fmt::format(
-      "; makespan {:.6g}{}, span {:.6g}, bubble {:.6g} ({:.1f}% of the span), peak {:.6g} "
+      "; makespan {:.6g}{}, span {:.6g}{}, bubble {:.6g}{} ({:.1f}% of the span), peak {:.6g} "
       "stage-activations",
-      sim.makespan, measured ? " s" : "", sim.span, sim.bubble, 100 * sim.bubble_rate,
-      sim.max_peak);
+      sim.makespan, unit, sim.span, unit, sim.bubble, unit, 100 * sim.bubble_rate, sim.max_peak);
   if (sim.max_peak_bytes > 0) out += fmt::format(" ({:.4g} GiB)", sim.max_peak_bytes / (1 << 30));
   return out;
 }
@@ -239,7 +259,7 @@ bool draws(Format format) {
          format == Format::chrome;
 }
 
-std::string render(const PricedSchedule& priced, Format format, bool timeline) {
+std::string render(const PricedSchedule& priced, Format format, bool timeline, bool to_terminal) {
   switch (format) {
     case Format::json: return result_json(priced, timeline);
     case Format::csv: return write_schedule(priced.schedule, TextFlavour::native);
@@ -255,6 +275,7 @@ std::string render(const PricedSchedule& priced, Format format, bool timeline) {
   if (format == Format::svg) return render_svg(drawn);
   if (format == Format::html) return render_html(drawn);
   if (format == Format::chrome) return render_chrome(drawn);
+  if (!to_terminal) return render_grid(drawn, {});
   return render_grid(drawn, {.width = terminal_width(), .colour = colour_wanted()});
 }
 

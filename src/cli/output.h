@@ -21,7 +21,9 @@ struct OutputFlags {
   Format format(const std::string& allowed) const;
   // To --out (atomically: a temporary file, then a rename) or standard output. Throws UserError
   // with exit code 75 when the disk is full.
+  // A pipe or device is written to as it is.
   void write(const std::string& text) const;
+  bool to_standard_output() const { return out.empty() || out == "-"; }
 };
 
 // A schedule, its proof, and what it costs. `simulation` is empty when it is invalid.
@@ -29,6 +31,7 @@ struct PricedSchedule {
   Schedule schedule;
   Validation validation;
   std::optional<Simulation> simulation;
+  bool seconds = false;  // times are seconds
 };
 
 // "8 devices, 16 stages, 16 microbatches; span 113, bubble 17 (15.0%), peak 10 activations"
@@ -38,7 +41,8 @@ std::string caption(const PricedSchedule& priced);
 std::string result_json(const PricedSchedule& priced, bool timeline);
 
 // In the given format. REQUIRES: simulation with a timeline for grid, svg, html, chrome.
-std::string render(const PricedSchedule& priced, Format format, bool timeline);
+// A grid to the terminal takes its width and, where it can, colours.
+std::string render(const PricedSchedule& priced, Format format, bool timeline, bool to_terminal);
 
 // True where the format needs a timeline.
 bool draws(Format format);

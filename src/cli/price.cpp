@@ -6,12 +6,25 @@
 #include "schedule/text_format.h"
 
 namespace sluice::cli {
+namespace {
+
+// A timeline holds every op and message; beyond this it is gigabytes.
+constexpr double kMaxDrawnOps = 5e6;
+
+}  // namespace
 
 PricedSchedule price(PriceRequest request) {
   PricedSchedule priced;
   priced.schedule = std::move(request.schedule);
   priced.validation = validate(priced.schedule, {.max_buffers = request.buffers});
   if (!priced.validation.valid()) return priced;
+  const auto ops = static_cast<double>(priced.schedule.num_compute_ops());
+  if (request.timeline && ops > kMaxDrawnOps)
+    throw user_error(
+        "{:.3g} ops are too many to draw or list: at most {:.3g}; json without --timeline, csv and "
+        "compare take more",
+        ops, kMaxDrawnOps);
+  priced.seconds = !request.pricing.costs_file.empty();
   priced.simulation =
       simulate(priced.schedule, request.pricing.costs(priced.schedule),
                {.timeline = request.timeline, .keep_after_i = request.pricing.keep_after_i});
@@ -34,7 +47,7 @@ Schedule read_named_schedule(const std::string& file) {
 ExitCode write_priced(const PricedSchedule& priced, Format format, bool timeline,
                       const OutputFlags& output) {
   if (priced.validation.valid() || format == Format::json)
-    output.write(render(priced, format, timeline));
+    output.write(render(priced, format, timeline, output.to_standard_output()));
   if (priced.validation.valid()) return ExitCode::ok;
   if (format != Format::json)
     fmt::print(stderr, "sluice: {} is not a valid schedule\n{}", priced.schedule.name,

@@ -3,6 +3,7 @@
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/price.h"
+#include "schedule/transforms/split_backward.h"
 
 namespace sluice::cli {
 namespace {
@@ -16,6 +17,8 @@ struct Flags {
   int buffers = -1;
   bool timeline = false;
   bool lowered = false;
+  std::string block_file;
+  std::string backward;
   SliceFlags slices;
   PricingFlags pricing;
   OutputFlags output;
@@ -58,9 +61,17 @@ void run(Flags& flags, ExitCode& exit_code) {
   options.times = flags.pricing.times;
   options.comm = flags.pricing.comm;
   options.keep_after_i = flags.pricing.keep_after_i;
-  if (!flags.pricing.costs_file.empty())
-    options.stage_times = stage_times_from_json(read_file(flags.pricing.costs_file));
+  if (!flags.pricing.costs_file.empty() && generator.knobs.times) {
+    const SearchTimes times = search_times_from_json(read_file(flags.pricing.costs_file));
+    options.stage_times = times.stages;
+    options.comm = times.comm;
+  }
+  if (!flags.block_file.empty()) options.block = {flags.block_file, read_file(flags.block_file)};
   Schedule schedule = generate_schedule(generator, options);
+  if (flags.backward == "split") schedule = split_backward(schedule);
+  if (flags.backward == "fused") schedule = fuse_backward(schedule);
+  if (flags.backward != "split" && flags.backward != "fused" && !flags.backward.empty())
+    throw user_error("--backward is '{}': split and fused are known", flags.backward);
   schedule.slice_sizes = flags.slices.sizes;
   PricedSchedule priced = price({.schedule = std::move(schedule),
                                  .pricing = flags.pricing,
@@ -86,7 +97,7 @@ void add_schedule(CLI::App& app, ExitCode& exit_code) {
           "stages per device, v (default 2 where more than one is needed)");
   add_int(*command, "--group-size", options.group_size, 1, 1 << 26,
           "microbatches per group (interleaved-1f1b, interleaved-zb, gis)");
-  flags->slices.add(*command);
+  flags->slices.add(*command, "cut each microbatch into K slices (default 1)");
   command
       ->add_option_function<std::string>(
           "--memory-cap",
@@ -99,11 +110,15 @@ void add_schedule(CLI::App& app, ExitCode& exit_code) {
           },
           "stage-activations per device, never exceeded (zb, adaptive-v)")
       ->type_name("X");
-  command->add_option("--block", options.block_file, "building block in TOML (schedule block)")
+  command->add_option("--block", flags->block_file, "building block in TOML (schedule block)")
       ->type_name("FILE");
-  flags->pricing.add(*command, true);
+  flags->pricing.add(*command, true, kTimesHelp);
   add_int(*command, "--buffers", flags->buffers, 0, 1 << 30,
           "fail when a device needs more receive buffers than N");
+  command
+      ->add_option("--backward", flags->backward,
+                   "split: every B as I, W; fused: every I with its W right behind as B")
+      ->type_name("split|fused");
   command->add_flag("--timeline", flags->timeline, "add the op times to json");
   command->add_flag("--lowered", flags->lowered, "show programs with their sends and receives");
   flags->output.add(*command, "grid (default), svg, html, chrome, json, csv, torch-csv");

@@ -31,7 +31,7 @@ void add_simulate(CLI::App& app, ExitCode& exit_code) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand("simulate", "price and draw a schedule read from a file");
   command->add_option("file", flags->file, "schedule text; - is standard input")->required();
-  flags->pricing.add(*command, true);
+  flags->pricing.add(*command, true, kTimesHelp);
   add_int(*command, "--buffers", flags->buffers, 0, 1 << 30,
           "more receive buffers than N on a device is a problem");
   command->add_flag("--timeline", flags->timeline, "add the op times to json");

@@ -65,8 +65,12 @@ Costs unit_costs(const Schedule& schedule, const OpTimes& times, double comm, do
 // A costs file (docs/costs-format.md) for this schedule. Throws UserError naming the entry.
 Costs costs_from_json(std::string_view json, const Schedule& schedule);
 
-// Times of each stage's ops on a whole microbatch, for generators that search. The file need not
-// have the schedule's number of slices.
-std::vector<OpTimes> stage_times_from_json(std::string_view json);
+// What generators that search need to know of a costs file. The file need not have the schedule's
+// number of slices.
+struct SearchTimes {
+  std::vector<OpTimes> stages;  // each stage's ops on a whole microbatch
+  double comm = 0;              // a whole microbatch's largest message over the default link
+};
+SearchTimes search_times_from_json(std::string_view json);
 
 }  // namespace sluice

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cost/costs.h"
+#include "schedule/strict_json.h"
 
 namespace sluice {
 namespace {
@@ -34,9 +35,8 @@ void check_keys(const Json& object, const std::string& where,
 double amount(const Json& value, const std::string& where) {
   if (!value.is_number()) throw user_error("costs: {} is {}: needs a number", where, shown(value));
   const double number = value.get<double>();
-  if (!std::isfinite(number) || number < 0)
-    throw user_error("costs: {} is {}: needs a finite number that is not negative", where,
-                     shown(value));
+  if (!std::isfinite(number) || number < 0 || number > 1e18)
+    throw user_error("costs: {} is {}: needs a number from 0 to 1e18", where, shown(value));
   return number;
 }
 
@@ -59,6 +59,7 @@ std::vector<double> per_slice(const Json& value, const std::string& where) {
 }
 
 struct StageEntry {
+  bool split = true;  // I and W are known apart
   std::vector<double> f, i, w, b, after_f, after_i, kv, sent_forward, sent_backward;
 };
 
@@ -86,6 +87,7 @@ StageEntry parse_stage(const Json& stage, const std::string& where) {
   const std::size_t slices = entry.f.size();
   if (!stage.contains("I") && !stage.contains("W") && stage.contains("B")) {
     // Only the full backward was measured: enough for schedules that do not split it.
+    entry.split = false;
     entry.b = required("B");
     entry.i = entry.b;
     entry.w.assign(slices, 0.0);
@@ -125,16 +127,11 @@ Link parse_link(const Json& link, const std::string& where) {
 }
 
 Json parse_file(std::string_view text) {
-  // A callback sees every level, so a hostile depth is refused before it is built.
-  const auto shallow = [](int depth, Json::parse_event_t, Json&) {
-    if (depth > 16) throw user_error("costs: nested more than 16 levels deep");
-    return true;
-  };
   Json json;
   try {
-    json = Json::parse(text, shallow);
-  } catch (const Json::exception& error) {
-    throw user_error("costs: not JSON: {}", error.what());
+    json = parse_strict_json(text);
+  } catch (const UserError& error) {
+    throw user_error("costs: {}", error.what());
   }
   check_keys(json, "the file", {"schema", "stages", "links", "default_link", "overlap"});
   if (!json.contains("schema") || json["schema"] != 1)
@@ -143,6 +140,12 @@ Json parse_file(std::string_view text) {
   if (!json.contains("stages") || !json["stages"].is_array() || json["stages"].empty())
     throw user_error("costs: stages is missing: needs a list with one object per stage");
   return json;
+}
+
+void check_split(const StageEntry& entry, std::size_t stage, std::string_view who) {
+  if (!entry.split)
+    throw user_error("costs: stages[{}] has B alone, and {} runs I and W apart: give both", stage,
+                     who);
 }
 
 std::vector<StageEntry> parse_stages(const Json& json) {
@@ -160,9 +163,14 @@ Costs costs_from_json(std::string_view text, const Schedule& schedule) {
   if (static_cast<int>(stages.size()) != schedule.num_stages())
     throw user_error("costs: {} stages, and {} has {}: profile the same partition", stages.size(),
                      schedule.name, schedule.num_stages());
+  bool splits = false;
+  for (const Program& program : schedule.programs)
+    for (const Op& op : program)
+      splits = splits || op.kind == OpKind::I || op.kind == OpKind::W;
   std::vector<OpCosts> table;
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const StageEntry& e = stages[s];
+    if (splits) check_split(e, s, schedule.name);
     if (static_cast<int>(e.f.size()) != schedule.num_slices)
       throw user_error("costs: stages[{}] has {} slices, and {} has {}: profile the same slices", s,
                        e.f.size(), schedule.name, schedule.num_slices);
@@ -191,7 +199,9 @@ Costs costs_from_json(std::string_view text, const Schedule& schedule) {
         if (device >= schedule.num_devices())
           throw user_error("costs: {} names device {}: the schedule has devices 0..{}", where,
                            device, schedule.num_devices() - 1);
-      costs.links[{static_cast<int>(from), static_cast<int>(to)}] = parse_link(link, where);
+      const std::pair<int, int> pair = {static_cast<int>(from), static_cast<int>(to)};
+      if (!costs.links.try_emplace(pair, parse_link(link, where)).second)
+        throw user_error("costs: {} repeats the link from {} to {}", where, from, to);
     }
   }
   if (json.contains("overlap")) {
@@ -202,16 +212,27 @@ Costs costs_from_json(std::string_view text, const Schedule& schedule) {
   return costs;
 }
 
-std::vector<OpTimes> stage_times_from_json(std::string_view text) {
+SearchTimes search_times_from_json(std::string_view text) {
   const auto sum = [](const std::vector<double>& list) {
     double total = 0;
     for (const double value : list)
       total += value;
     return total;
   };
-  std::vector<OpTimes> times;
-  for (const StageEntry& entry : parse_stages(parse_file(text)))
-    times.push_back({sum(entry.f), sum(entry.i), sum(entry.w)});
+  const Json json = parse_file(text);
+  SearchTimes times;
+  double most_bytes = 0;
+  const std::vector<StageEntry> stages = parse_stages(json);
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    check_split(stages[s], s, "the search");
+    times.stages.push_back({sum(stages[s].f), sum(stages[s].i), sum(stages[s].w)});
+    most_bytes = std::max({most_bytes, sum(stages[s].sent_forward), sum(stages[s].sent_backward)});
+  }
+  if (json.contains("default_link")) {
+    const Link link = parse_link(json["default_link"], "default_link");
+    times.comm = link.latency;
+    if (link.bytes_per_time > 0) times.comm += most_bytes / link.bytes_per_time;
+  }
   return times;
 }
 

@@ -75,4 +75,17 @@ inline Inputs inputs_of(const Op& op, const Schedule& schedule) {
   return inputs_of(op, schedule.num_stages(), schedule.num_slices);
 }
 
+// The stage at the other end of a SEND or RECV.
+constexpr int partner_stage(const Op& op) {
+  return op.kind == OpKind::SendF || op.kind == OpKind::RecvB ? op.stage + 1 : op.stage - 1;
+}
+
+// One past the last op of the group that starts at `first`; first + 1 for an op on its own.
+inline std::size_t group_end(const Program& program, std::size_t first) {
+  std::size_t end = first + 1;
+  while (end < program.size() && program[end].joined)
+    ++end;
+  return end;
+}
+
 }  // namespace sluice

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "schedule/strict_json.h"
 
 namespace sluice {
 namespace {
@@ -139,13 +140,24 @@ std::int64_t metadata_int(const Json& value, std::string_view key, std::int64_t 
 std::string metadata_string(const Json& value, std::string_view key) {
   if (!value.is_string())
     throw user_error("row 1: metadata '{}' is {}: needs a string", key, shown_value(value));
-  return value.get<std::string>();
+  const auto text = value.get<std::string>();
+  for (const char c : text)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
+      throw user_error("row 1: metadata '{}' is '{}': control characters have no place in it", key,
+                       shown(text));
+  return text;
 }
 
 Metadata parse_metadata(std::string_view line) {
   // A metadata line is small; the limit keeps a hostile one from costing much.
   if (line.size() > (1 << 20)) throw user_error("row 1: metadata is {} bytes long", line.size());
-  const Json json = Json::parse(line.substr(kMagic.size()), nullptr, false);
+  const Json json = [&] {
+    try {
+      return parse_strict_json(line.substr(kMagic.size()));
+    } catch (const UserError& error) {
+      throw user_error("row 1: metadata: {}", error.what());
+    }
+  }();
   if (!json.is_object()) throw user_error("row 1: '# sluice ' must be followed by a JSON object");
   Metadata data;
   for (const auto& [key, value] : json.items()) {

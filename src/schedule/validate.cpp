@@ -30,14 +30,6 @@ constexpr Seen wanted(const Op& input) {
   return input.kind == OpKind::F ? bit(OpKind::F) : bit(OpKind::I) | bit(OpKind::B);
 }
 
-// One past the last member of the group that starts at `first`.
-std::size_t group_end(const Program& program, std::size_t first) {
-  std::size_t end = first + 1;
-  while (end < program.size() && program[end].joined)
-    ++end;
-  return end;
-}
-
 class Validator {
  public:
   Validator(const Schedule& schedule, const ValidateOptions& options)
@@ -46,6 +38,7 @@ class Validator {
   Validation run() {
     const bool in_place = check_numbers();
     check_each_once();
+    check_reductions();
     if (!in_place) return std::move(result_);
     if (given_.has_communication()) {
       result_.lowered = given_;
@@ -111,6 +104,38 @@ class Validator {
       }
     }
     return result_.valid();
+  }
+
+  // A reduction or an update needs a weight gradient that came since the one before it; and where a
+  // stage is reduced at all, no gradient may come after its last reduction.
+  void check_reductions() {
+    struct Fresh {
+      bool reduce = false, update = false;  // gradients since the last of each
+      bool reduced = false;
+      std::size_t last_gradient = 0;
+    };
+    for (std::size_t d = 0; d < given_.programs.size(); ++d) {
+      const Program& program = given_.programs[d];
+      std::map<int, Fresh> stages;
+      for (std::size_t i = 0; i < program.size(); ++i) {
+        const Op& op = program[i];
+        Fresh& fresh = stages[op.stage];
+        if (gives_weight_gradient(op.kind)) {
+          fresh.reduce = fresh.update = true;
+          fresh.last_gradient = i;
+        } else if (op.kind == OpKind::ReduceGrad || op.kind == OpKind::Update) {
+          const bool reduce = op.kind == OpKind::ReduceGrad;
+          if (!(reduce ? fresh.reduce : fresh.update))
+            report(d, i, op, "no W or B of its stage came since the one before");
+          (reduce ? fresh.reduce : fresh.update) = false;
+          fresh.reduced = fresh.reduced || reduce;
+        }
+      }
+      for (const auto& [stage, fresh] : stages)
+        if (fresh.reduced && fresh.reduce)
+          report(d, fresh.last_gradient, program[fresh.last_gradient],
+                 "its gradient comes after the stage's last REDUCE_GRAD");
+    }
   }
 
   // Every (stage, microbatch, slice) has one F and either one B or one I and one W.
@@ -320,10 +345,6 @@ class Validator {
       return false;
     }
     return true;
-  }
-
-  static int partner_stage(const Op& op) {
-    return op.kind == OpKind::SendF || op.kind == OpKind::RecvB ? op.stage + 1 : op.stage - 1;
   }
 
   // Sends and receives of one ordered pair of devices, as positions in the two programs.

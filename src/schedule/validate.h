@@ -32,8 +32,8 @@ struct Validation {
   bool valid() const { return problems.empty(); }
 };
 
-// Positions in problems count the ops of the program that was given; where a deadlock is found in a
-// lowered program they count that one, and the text says so.
+// Positions in problems count the ops of the program that was given. Only the problem of too many
+// receive buffers may need a place that the lowered program alone has; its text says so.
 Validation validate(const Schedule& schedule, const ValidateOptions& options = {});
 
 }  // namespace sluice

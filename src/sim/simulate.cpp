@@ -113,9 +113,7 @@ class Simulator {
     const Program& program = schedule_.programs[d];
     Device& device = state_[d];
     while (device.next < program.size()) {
-      std::size_t end = device.next + 1;
-      while (end < program.size() && program[end].joined)
-        ++end;
+      const std::size_t end = group_end(program, device.next);
       // A group starts when the inputs of all its members are there.
       double start = device.clock;
       int message = -1;
@@ -125,6 +123,10 @@ class Simulator {
         run_op(d, program[device.next], start, costs_.duration(program[device.next]), message);
       else
         run_group(d, device.next, end, start, message);
+      // What a group makes leaves when the whole of it is done, as in the lowered form.
+      if (!explicit_sends_)
+        for (std::size_t i = device.next; i < end; ++i)
+          if (is_compute(program[i].kind)) send(d, program[i], device.clock);
       device.next = end;
     }
   }
@@ -153,7 +155,6 @@ class Simulator {
       const double end = start + duration;
       record(d, op, start, end, message);
       device.clock = end;
-      if (!explicit_sends_) send(d, op, end);
     } else if (is_send(op.kind)) {
       send(d, op, device.clock);
     }

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "schedule/schedule.h"
 #include "trace/render.h"
 #include "trace/style.h"
 
@@ -78,13 +79,8 @@ std::vector<DeviceTracks> place_all(const Timeline& timeline) {
 
 // The RECV that meets a SEND.
 Op received(Op op) {
-  if (op.kind == OpKind::SendF) {
-    op.kind = OpKind::RecvF;
-    ++op.stage;
-  } else {
-    op.kind = OpKind::RecvB;
-    --op.stage;
-  }
+  op.stage = partner_stage(op);
+  op.kind = op.kind == OpKind::SendF ? OpKind::RecvF : OpKind::RecvB;
   return op;
 }
 

@@ -243,11 +243,29 @@ std::vector<long> head_and_tail(long count, long most) {
   return shown;
 }
 
+// Lines of at most `width` columns, broken at spaces.
+std::string wrapped(const std::string& text, int width) {
+  std::string out;
+  std::size_t column = 0;
+  for (const std::string_view word : split(text, ' ')) {
+    if (column > 0 && column + 1 + word.size() > static_cast<std::size_t>(width)) {
+      out += '\n';
+      column = 0;
+    } else if (column > 0) {
+      out += ' ';
+      ++column;
+    }
+    out += word;
+    column += word.size();
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string render_grid(const Timeline& timeline, const GridOptions& options) {
   std::string out = in_style("1", timeline.name, options.colour) + '\n';
-  if (!timeline.caption.empty()) out += timeline.caption + '\n';
+  if (!timeline.caption.empty()) out += wrapped(timeline.caption, options.width) + '\n';
   const auto num_devices = static_cast<long>(timeline.devices.size());
   if (num_spans(timeline) == 0 || !(timeline.makespan > 0)) return out + "(nothing to draw)\n";
 

@@ -238,6 +238,30 @@ TEST(Cli, AFullDiskIsATemporaryFailure) {
   EXPECT_NE(ran.err.find("No space left on device"), std::string::npos);
 }
 
+TEST(Cli, OutNeverReplacesAPipeOrALink) {
+  const TemporaryFolder folder;
+  const std::string target = folder.write("target.csv", "old\n"),
+                    link = folder.path() + "/link.csv";
+  std::filesystem::create_symlink(target, link);
+  const std::string make = "schedule 1f1b --devices 2 --microbatches 2 --format csv --out ";
+  EXPECT_EQ(run_sluice(make + link).code, 0);
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_TRUE(test::read_text(target).starts_with("# sluice"));
+  const std::string pipe = folder.path() + "/pipe";
+  const Ran ran = test::run_shell("mkfifo '" + pipe + "'; cat '" + pipe + "' & '" + SLUICE_BINARY +
+                                  "' " + make + "'" + pipe + "'; wait");
+  EXPECT_TRUE(ran.out.starts_with("# sluice")) << ran.err;
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+}
+
+TEST(Cli, TransformsOfTheBackward) {
+  const std::string request = "schedule zb-h1 --devices 2 --microbatches 4";
+  EXPECT_EQ(json_of(request)["ops"], 24);
+  EXPECT_LT(json_of(request + " --backward fused")["ops"].get<int>(), 24);
+  EXPECT_EQ(json_of("schedule 1f1b --devices 2 --microbatches 4 --backward split")["ops"], 24);
+  expect_error(request + " --backward half", 2, {"split and fused"});
+}
+
 TEST(Cli, AMillionCellsOfGarbageAreRefusedWithTheFirstOfThem) {
   const TemporaryFolder folder;
   std::string text;
@@ -269,10 +293,24 @@ TEST(Cli, CompareHoldsTheModelFixed) {
   EXPECT_EQ(rows.at("zb-v k=4")["bubble"], 0);
   EXPECT_EQ(rows.at("zb-v k=4")["relative_peak"], 0.34375);
   EXPECT_EQ(rows.at("dualpipe")["span"], 54);
-  // The command beside a row gives that row, in stage times.
-  const std::string command = rows.at("zb-v k=4")["command"];
-  const Json again = json_of(command.substr(std::string("sluice ").size()));
-  EXPECT_EQ(again["span"].get<double>() / 2, rows.at("zb-v k=4")["span"].get<double>());
+}
+
+TEST(Cli, TheCommandBesideEachComparedRowGivesThatRow) {
+  const Json json = json_of(
+      "compare --devices 4 --microbatches 12 --times 3,4,2 --comm 0.5 --keep-after-i 0.5 "
+      "--tokens 64 --slice-sizes 40,24");
+  int rows = 0;
+  for (const Json& row : json["schedules"]) {
+    const std::string command = row["command"];
+    SCOPED_TRACE(command);
+    const Json again = json_of(command.substr(std::string("sluice ").size()));
+    EXPECT_EQ(again["span"], row["span"]);
+    EXPECT_EQ(again["makespan"], row["makespan"]);
+    const double stages = again["stages"].get<double>() / again["devices"].get<double>();
+    EXPECT_NEAR(again["max_peak"].get<double>() / stages, row["peak"].get<double>(), 1e-9);
+    ++rows;
+  }
+  EXPECT_GT(rows, 25);
 }
 
 TEST(Cli, CompareUnderACapLeavesOutWhatDoesNotFitAndSaysWhy) {

@@ -45,16 +45,17 @@ TEST(CostsFile, ANumberForAWholeMicrobatchIsSharedByTheSlices) {
 }
 
 TEST(CostsFile, StageTimesAddUpTheSlices) {
-  const auto times =
-      stage_times_from_json(R"({"schema":1,"stages":[{"F":[1,2],"I":[3,4],"W":[5,6]}]})");
-  ASSERT_EQ(times.size(), 1u);
-  EXPECT_EQ(times[0].f, 3);
-  EXPECT_EQ(times[0].i, 7);
-  EXPECT_EQ(times[0].w, 11);
+  const SearchTimes times = search_times_from_json(
+      R"({"schema":1,"stages":[{"F":[1,2],"I":[3,4],"W":[5,6],"sent_forward":20}],
+          "default_link":{"latency_s":3,"bytes_per_s":10}})");
+  ASSERT_EQ(times.stages.size(), 1u);
+  EXPECT_EQ(times.stages[0].f, 3);
+  EXPECT_EQ(times.stages[0].i, 7);
+  EXPECT_EQ(times.stages[0].w, 11);
+  EXPECT_EQ(times.comm, 5);
 }
 
 TEST(CostsFile, EveryMistakeIsNamed) {
-  EXPECT_EQ(error_of("{"), error_of("{"));
   EXPECT_NE(error_of("{").find("costs: not JSON"), std::string::npos);
   EXPECT_EQ(error_of("[]"), "costs: the file is []: needs an object");
   EXPECT_EQ(error_of(R"({"stages":[]})"), "costs: schema is missing: this version reads schema 1");
@@ -63,7 +64,7 @@ TEST(CostsFile, EveryMistakeIsNamed) {
   EXPECT_EQ(error_of(R"({"schema":1,"stages":[]})"),
             "costs: stages is missing: needs a list with one object per stage");
   EXPECT_EQ(error_of(R"({"schema":1,"stages":[{"F":[1],"I":[1],"W":[-1]}]})"),
-            "costs: stages[0].W[0] is -1: needs a finite number that is not negative");
+            "costs: stages[0].W[0] is -1: needs a number from 0 to 1e18");
   EXPECT_EQ(error_of(R"({"schema":1,"stages":[{"F":["1"],"I":[1],"W":[1]}]})"),
             "costs: stages[0].F[0] is \"1\": needs a number");
   EXPECT_EQ(error_of(R"({"schema":1,"stages":[{"F":1,"I":[1],"W":[1]}]})"),
@@ -89,6 +90,17 @@ TEST(CostsFile, EveryMistakeIsNamed) {
       "costs: default_link.bytes_per_s is 0: leave it out for a link without a limit");
   EXPECT_EQ(error_of(R"({"schema":1,"stages":[{"F":[1],"I":[1],"W":[1]}],"overlap":2})"),
             "costs: overlap is 2: needs a share from 0 to 1");
+  EXPECT_EQ(error_of(R"({"schema":1,"schema":1,"stages":[]})"),
+            "costs: the key 'schema' appears twice");
+  EXPECT_EQ(
+      error_of(
+          R"({"schema":1,"stages":[{"F":[1],"I":[1],"W":[1]}],"links":[{"from":0,"to":0},{"from":0,"to":0}]})"),
+      "costs: links[1] repeats the link from 0 to 0");
+  const Schedule split = read_schedule("0F0,0I0,0W0\n");
+  EXPECT_EQ(error_of(R"({"schema":1,"stages":[{"F":[1],"B":[2]}]})", split),
+            "costs: stages[0] has B alone, and custom runs I and W apart: give both");
+  EXPECT_EQ(costs_from_json(R"({"schema":1,"stages":[{"F":[1],"B":[2]}]})", one_stage()).at(0, 0).b,
+            2);
   EXPECT_NE(error_of(std::string(100000, '[')).find("costs:"), std::string::npos);
   EXPECT_NE(error_of(R"({"schema":1,"stages":[{"F":[1e999],"I":[1],"W":[1]}]})").find("costs:"),
             std::string::npos);

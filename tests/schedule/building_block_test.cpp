@@ -10,9 +10,10 @@
 #include "base/error.h"
 #include "cost/costs.h"
 #include "schedule/generators/generator.h"
-#include "schedule/transforms/slice_v.h"
+#include "schedule/generators/slice_v.h"
 #include "schedule/validate.h"
 #include "sim/simulate.h"
+#include "support/golden.h"
 
 namespace sluice {
 namespace {
@@ -32,7 +33,7 @@ GeneratorOptions sized(int devices, int microbatches, int slices = 1) {
 
 Schedule from_file(const std::string& path, int devices, int microbatches) {
   GeneratorOptions options = sized(devices, microbatches);
-  options.block_file = path;
+  options.block = {path, test::read_text(path)};
   return generate_schedule("block", options);
 }
 
@@ -133,9 +134,11 @@ TEST(UserBlock, EveryMistakeIsNamedInOneLine) {
   }
 }
 
-TEST(UserBlock, AFileThatCannotBeReadIsTheUsersMistake) {
-  EXPECT_THROW(from_file("/no/such/file", 2, 4), UserError);
-  EXPECT_THROW(from_file(std::filesystem::temp_directory_path().string(), 2, 4), UserError);
+TEST(UserBlock, KeysNestedWithoutEndAreRefused) {
+  std::string deep;
+  for (int n = 0; n < 200000; ++n)
+    deep += "a.";
+  EXPECT_NE(error_of(deep + "a = 1\n").find("dots on one line"), std::string::npos);
 }
 
 // A random walk of one microbatch through all stages and back, each pass at a slot that is free

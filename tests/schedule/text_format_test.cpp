@@ -282,10 +282,16 @@ TEST(TextFormatTest, BadMetadataIsRefusedWithItsKey) {
   };
   EXPECT_EQ(with("{}"), "");
   const std::string no_object = "row 1: '# sluice ' must be followed by a JSON object";
-  for (const std::string_view json :
-       {"", "{", "{\"stages\":1", "[1]", "7", "nope", "{} {}", "{'a':1}"})
+  for (const std::string_view json : {"[1]", "7"})
     EXPECT_EQ(with(json), no_object) << json;
-  EXPECT_EQ(with("{\"name\":\"\xff\"}"), no_object);
+  for (const std::string_view json :
+       {"", "{", "{\"stages\":1", "nope", "{} {}", "{'a':1}", "{\"name\":\"\xff\"}"})
+    EXPECT_TRUE(with(json).starts_with("row 1: metadata: not JSON: "))
+        << json << ": " << with(json);
+  EXPECT_EQ(with("{\"name\":\"a\",\"name\":\"b\"}"),
+            "row 1: metadata: the key 'name' appears twice");
+  EXPECT_EQ(with("{\"name\":\"\\u001b[31mred\"}"),
+            "row 1: metadata 'name' is '\\x1b[31mred': control characters have no place in it");
   EXPECT_EQ(with("{\"stages\":\"two\"}"),
             "row 1: metadata 'stages' is \"two\": needs a whole number from 1 to 1048576");
   EXPECT_EQ(with("{\"stages\":-1}"),
@@ -327,7 +333,7 @@ TEST(TextFormatTest, HostileMetadataIsRefusedWithoutGreatCost) {
             "row 1: metadata is 1048596 bytes long");
   const std::string deep = std::string(400000, '[') + std::string(400000, ']');
   EXPECT_EQ(refusal("# sluice {\"stages\":" + deep + "}\n0F0\n"),
-            "row 1: metadata 'stages' is array: needs a whole number from 1 to 1048576");
+            "row 1: metadata: nested more than 16 levels deep");
 }
 
 TEST(TextFormatTest, AMillionCellsOfGarbageAreRefusedQuickly) {

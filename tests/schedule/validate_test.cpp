@@ -280,5 +280,25 @@ TEST(ValidateTest, TheProvedFormIsHandedBack) {
   EXPECT_EQ(of_lowered.receive_buffers, of_compute.receive_buffers);
 }
 
+TEST(Validate, ReductionsAndUpdatesNeedAGradientBeforeThem) {
+  const auto lines = [](const std::string& text) {
+    std::vector<std::string> out;
+    for (const Problem& problem : validate(read_schedule(text)).problems)
+      out.push_back(problem.line());
+    return out;
+  };
+  EXPECT_TRUE(lines("0F0,0B0,0REDUCE_GRAD,0UPDATE\n").empty());
+  EXPECT_TRUE(lines("0F0,0B0,0UPDATE,0F1,0B1,0UPDATE\n").empty());  // a window each
+  EXPECT_EQ(lines("0UPDATE,0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD\n"),
+            (std::vector<std::string>{
+                "device 0, position 0, 0UPDATE: no W or B of its stage came since the one before",
+                "device 0, position 4, 0REDUCE_GRAD: no W or B of its stage came since the one "
+                "before"}));
+  EXPECT_EQ(
+      lines("0F0,0I0,0F1,0B1,0REDUCE_GRAD,0W0\n"),
+      (std::vector<std::string>{
+          "device 0, position 5, 0W0: its gradient comes after the stage's last REDUCE_GRAD"}));
+}
+
 }  // namespace
 }  // namespace sluice

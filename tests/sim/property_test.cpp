@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "schedule/validate.h"
 #include "sim/simulate.h"
+#include "support/golden.h"
 
 namespace sluice {
 namespace {
@@ -26,7 +27,8 @@ TEST_P(EveryGenerator, GivesAValidScheduleOrAUserError) {
           options.slices = k;
           if (generator.knobs.memory_cap) options.memory_cap = 1.5 * p;
           if (generator.knobs.block)
-            options.block_file = std::string(SLUICE_SOURCE_DIR) + "/examples/block-v-half.toml";
+            options.block = {"v-half", test::read_text(std::string(SLUICE_SOURCE_DIR) +
+                                                       "/examples/block-v-half.toml")};
           SCOPED_TRACE(fmt::format("p={} m={} v={} k={}", p, m, v, k));
           try {
             const Schedule schedule = generate_schedule(generator, options);

@@ -228,6 +228,15 @@ TEST(Simulate, AGroupRunsSeriallyUnlessTheCostsSayOtherwise) {
   EXPECT_EQ(simulate(schedule, full).makespan, 8);
 }
 
+TEST(Simulate, AGroupSendsWhenTheWholeOfItIsDone) {
+  const Schedule schedule = valid_schedule(
+      "0F0,(0F1;0B0)OVERLAP_F_B,0B1\n"
+      "1F0,1B0,1F1,1B1\n");
+  const Costs costs = unit_costs(schedule, {1, 1, 1}, 0, 1);
+  EXPECT_EQ(simulate(schedule, costs).makespan, 12);
+  EXPECT_EQ(simulate(validate(schedule).lowered, costs).makespan, 12);
+}
+
 TEST(Simulate, AGroupWaitsForAllItsInputs) {
   const Schedule schedule = valid_schedule(
       "0F0,0F1,0B0,0B1\n"

@@ -70,7 +70,7 @@ Request parse_request(std::string_view text) {
     else if (flag == "--comm")
       o.comm = real(value);
     else if (flag == "--block")
-      o.block_file = std::string(SLUICE_SOURCE_DIR) + "/" + value;
+      o.block = {value, read_text(std::string(SLUICE_SOURCE_DIR) + "/" + value)};
     else if (flag == "--times") {
       const std::vector<double> times = reals(value);
       SLUICE_CHECK(times.size() == 3, "--times {}", value);

@@ -25,7 +25,9 @@ using Name = std::tuple<Tensor, int, int, int>;
 struct Device {
   std::size_t at = 0;
   std::set<Name> holds;
-  std::set<Name> expects;  // receives posted, whether arrived or not
+  std::set<Name> expects;                              // receives posted, whether arrived or not
+  std::map<int, std::set<Name>> unreduced, unapplied;  // weight gradients, by stage
+  std::set<int> reduced_stages;
 };
 
 struct Wrong {
@@ -161,6 +163,12 @@ class Executor {
     return true;
   }
 
+  // A reduction or an update of gradients that there must be.
+  static void take_all(std::set<Name>& gradients) {
+    if (gradients.empty()) throw Wrong{"no new gradient to reduce or apply"};
+    gradients.clear();
+  }
+
   void check_partner(const Op& op, std::size_t d, int stage) const {
     if (transfers_ == Transfers::instant) throw Wrong{"communication in a compute-only schedule"};
     const int other = home(op, stage);
@@ -193,9 +201,16 @@ class Executor {
         case OpKind::RecvF: post(op, d, s - 1, {Tensor::received_activation, s, m, c}); break;
         case OpKind::RecvB: post(op, d, s + 1, {Tensor::received_gradient, s, m, c}); break;
         case OpKind::ReduceGrad:
-        case OpKind::Update:
+          take_all(devices_[d].unreduced[s]);
+          devices_[d].reduced_stages.insert(s);
+          break;
+        case OpKind::Update: take_all(devices_[d].unapplied[s]); break;
         case OpKind::Unshard:
         case OpKind::Reshard: break;
+      }
+      if (op.kind == OpKind::W || op.kind == OpKind::B) {
+        devices_[d].unreduced[s].insert({Tensor::weight_gradient, s, m, c});
+        devices_[d].unapplied[s].insert({Tensor::weight_gradient, s, m, c});
       }
       ++devices_[d].at;
     }
@@ -225,6 +240,9 @@ class Executor {
   }
 
   void check_nothing_left() const {
+    for (const Device& device : devices_)
+      for (const int stage : device.reduced_stages)
+        if (!device.unreduced.at(stage).empty()) throw Wrong{"a gradient was never reduced"};
     for (const auto& [pair, queue] : posted_)
       if (!queue.empty()) throw Wrong{"a receive was never met"};
     for (int s = 0; s < schedule_.num_stages(); ++s)

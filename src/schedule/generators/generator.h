@@ -20,6 +20,12 @@ struct OpTimes {
   double w = 1;
 };
 
+// A building block as TOML, and the name to call it by in messages.
+struct BlockText {
+  std::string name;
+  std::string text;
+};
+
 struct GeneratorOptions {
   int devices = 0;
   int microbatches = 0;
@@ -32,8 +38,8 @@ struct GeneratorOptions {
   // stage and wins over times.
   OpTimes times;
   std::vector<OpTimes> stage_times;
-  double comm = 0;         // latency of one message between devices
-  std::string block_file;  // path of a building block (TOML)
+  double comm = 0;  // latency of one message between devices
+  BlockText block;  // a building block of the user's own
 
   const OpTimes& times_of(int stage) const {
     return stage_times.empty() ? times : stage_times[static_cast<std::size_t>(stage)];

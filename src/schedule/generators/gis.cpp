@@ -60,8 +60,8 @@ const Generator gis = {
     .name = "gis",
     .aliases = {},
     .summary = "interleaved in groups, split backward: interleaving at 1F1B's memory or less",
-    .bubble = "2(p-1) + (p-g)(v-1) stage ops",
-    .memory = "g(v-1) + p",
+    .bubble = "2(p-1) + (p-N)(v-1) stage ops; N divides m",
+    .memory = "N(v-1) + p",
     .knobs = {.default_stages_per_device = 2, .stages_per_device = true, .group_size = true},
     .generate = generate};
 

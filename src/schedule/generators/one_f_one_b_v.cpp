@@ -47,7 +47,7 @@ const Generator one_f_one_b_v = {
     .name = "1f1b-v",
     .aliases = {},
     .summary = "two stages per device in a V, fused backward, 2/3 of 1F1B's memory",
-    .bubble = "5p-5 stage ops (p%3=1), 5p-7 (p%3=2), about 5p-8 (p%3=0)",
+    .bubble = "5p-5 stage ops (p%3=1), 5p-7 (p%3=2, p > 2), about 5p-8 (p%3=0)",
     .memory = "2*(floor(2p/3)+1)",
     .knobs = {.default_stages_per_device = 2},
     .generate = generate};

@@ -40,7 +40,7 @@ SLUICE_GENERATORS(SLUICE_DECLARE)
 namespace {
 
 // A schedule with more ops than this does not fit the memory of an ordinary machine.
-constexpr double kMaxOps = 100e6;
+constexpr double kMaxOps = 40e6;
 
 void check_range(std::string_view flag, std::int64_t value, std::int64_t least, std::int64_t most) {
   if (value < least || value > most)
@@ -66,10 +66,10 @@ void check_knobs(const Generator& generator, const GeneratorOptions& o) {
   if (!knobs.memory_cap && o.memory_cap)
     throw user_error("--memory-cap is {}: {} takes no cap; zb and adaptive-v do",
                      number(*o.memory_cap), generator.name);
-  if (!knobs.block && !o.block_file.empty())
+  if (!knobs.block && !o.block.name.empty())
     throw user_error("--block is '{}': {} has its own order; use the schedule named block",
-                     o.block_file, generator.name);
-  if (knobs.block && o.block_file.empty())
+                     o.block.name, generator.name);
+  if (knobs.block && o.block.name.empty())
     throw user_error("{} needs --block FILE (a building block in TOML; see examples/)",
                      generator.name);
 }

@@ -95,7 +95,7 @@ const Generator seq1f1b_i = {
     "seq1f1b-i",
     {},
     "interleaved 1F1B over slices, any k",
-    "(p-1)(F+B)/k, times of one stage",
+    "(p-1)(F+B)/k, times of one stage; g/k divides m",
     "((v-1)g + 2(p-r-1) + k)/k, g = k ceil(p/k)",
     {.default_stages_per_device = 2, .stages_per_device = true, .slices = true},
     generate_interleaved};

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <fstream>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -24,28 +23,23 @@ constexpr std::int64_t kMaxSlot = 1'000'000;  // of a period or a start
 constexpr std::int64_t kMaxFileBytes = 64 << 20;
 constexpr std::int64_t kMaxStages = 10'000'000;
 
-// The file's text, or a UserError.
-std::string read_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text;
-  char buffer[4096];
-  while (file.read(buffer, sizeof buffer) || file.gcount() > 0) {
-    text.append(buffer, static_cast<std::size_t>(file.gcount()));
-    if (static_cast<std::int64_t>(text.size()) > kMaxFileBytes)
-      throw user_error("--block is '{}': the file is larger than {} MiB; is it a building block?",
-                       path, kMaxFileBytes >> 20);
+toml::table parse(const BlockText& block) {
+  if (static_cast<std::int64_t>(block.text.size()) > kMaxFileBytes)
+    throw user_error("--block is '{}': the file is larger than {} MiB; is it a building block?",
+                     block.name, kMaxFileBytes >> 20);
+  // toml++ limits the depth of values but not of dotted keys, and walks them recursively.
+  constexpr int kMaxDots = 400;
+  int dots = 0;
+  for (const char c : block.text) {
+    dots = c == '\n' ? 0 : dots + (c == '.');
+    if (dots > kMaxDots)
+      throw user_error("{}: more than {} dots on one line; is it a building block?", block.name,
+                       kMaxDots);
   }
-  if (!file.eof())
-    throw user_error("--block is '{}': the file cannot be read; check the path", path);
-  return text;
-}
-
-toml::table parse(const std::string& path) {
-  const std::string text = read_text(path);
   try {
-    return toml::parse(text, path);
+    return toml::parse(block.text, block.name);
   } catch (const toml::parse_error& error) {
-    throw user_error("{}:{}:{}: not valid TOML: {}", path, error.source().begin.line,
+    throw user_error("{}:{}:{}: not valid TOML: {}", block.name, error.source().begin.line,
                      error.source().begin.column, error.description());
   }
 }
@@ -135,8 +129,9 @@ void read_device(const Table& row, int device, BuildingBlock& block) {
   if (!block.weight.empty()) read("W", block.weight);
 }
 
-BuildingBlock read_block(const std::string& path, int num_devices) {
-  const toml::table table = parse(path);
+BuildingBlock read_block(const BlockText& text, int num_devices) {
+  const std::string& path = text.name;
+  const toml::table table = parse(text);
   const Table file{path, "", table};
   file.refuse_other_keys({"period", "placement", "stages_per_device", "device"});
   const toml::array* rows = file.get("device").as_array();
@@ -166,7 +161,7 @@ BuildingBlock read_block(const std::string& path, int num_devices) {
 }
 
 Schedule generate(const GeneratorOptions& o) {
-  const BuildingBlock block = read_block(o.block_file, o.devices);
+  const BuildingBlock block = read_block(o.block, o.devices);
   return schedule_from_passes("block", block.placement, o.microbatches, 1,
                               order_from_block(block, o.microbatches));
 }

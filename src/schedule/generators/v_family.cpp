@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "schedule/generators/building_block.h"
 #include "schedule/generators/generator.h"
-#include "schedule/transforms/slice_v.h"
+#include "schedule/generators/slice_v.h"
 #include "schedule/validate.h"
 
 namespace sluice::generators {
@@ -88,7 +88,7 @@ const Generator v_half = {
     .name = "v-half",
     .aliases = {},
     .summary = "two stages per device in a V, half of 1F1B's memory",
-    .bubble = "3p-7 stage ops (p even), 3p-4 (p odd), m >= 2p",
+    .bubble = "3p-7 stage ops (p even), 3p-4 (p odd), 1 (p = 2); m >= 2p",
     .memory = "2*floor((p+2)/2); less with slices",
     .knobs = {.default_stages_per_device = 2, .slices = true},
     .generate = [](const GeneratorOptions& o) { return v_schedule("v-half", v_half_row, o); }};

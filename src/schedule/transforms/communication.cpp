@@ -12,14 +12,6 @@ std::uint8_t done_bit(OpKind kind) {
   return gives_input_gradient(kind) ? 2 : 0;
 }
 
-// One past the last member of the group that starts at `first`.
-std::size_t group_end(const Program& program, std::size_t first) {
-  std::size_t end = first + 1;
-  while (end < program.size() && program[end].joined)
-    ++end;
-  return end;
-}
-
 }  // namespace
 
 bool transfer_of(const Op& op, const Schedule& schedule, Transfer& transfer) {

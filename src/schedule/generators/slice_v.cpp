@@ -1,4 +1,4 @@
-#include "schedule/transforms/slice_v.h"
+#include "schedule/generators/slice_v.h"
 
 #include <algorithm>
 
