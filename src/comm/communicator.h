@@ -1,0 +1,155 @@
+// The Communicator: how the ranks of one run talk. It moves raw bytes between ordered pairs of
+// ranks; between one such pair messages arrive in the order they were sent. Everything else
+// (barrier, broadcast, gathering) is built here, once, from send and recv. The versions are
+// threads/ (all ranks in one process), mpi/ (processes) and fault.h (a wrapper that breaks things
+// on purpose).
+//
+// Threads: a Communicator and its requests belong to one thread, that of its rank.
+// Errors: a run fails as a whole. When a rank throws, aborts, dies or hangs, every wait of every
+// other rank throws a CommError that names it, and so does every later call.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sluice {
+
+// What went wrong between ranks, in one line that names them. guilty() is the world rank that
+// failed or was waited for.
+class CommError : public std::runtime_error {
+ public:
+  CommError(const std::string& what, int guilty) : std::runtime_error(what), guilty_(guilty) {}
+  int guilty() const { return guilty_; }
+
+ private:
+  int guilty_;
+};
+
+struct CommOptions {
+  std::chrono::milliseconds deadline{100'000};  // of every single wait
+};
+
+// One message under way, as a version of the Communicator keeps it. Destroying one that is not
+// finished withdraws it: afterwards its bytes are not touched any more.
+class Transfer {
+ public:
+  virtual ~Transfer() = default;
+  virtual void wait() = 0;
+  virtual bool test() = 0;
+};
+
+// A send or recv that was posted. The bytes it was given must stay valid, and for a send
+// unchanged, until it was waited for or destroyed. An empty request counts as finished. To drop one
+// unfinished is right only on the way out of an error: no message can follow it in its pair.
+class Request {
+ public:
+  Request() = default;
+  explicit Request(std::unique_ptr<Transfer> transfer) : transfer_(std::move(transfer)) {}
+  bool empty() const { return transfer_ == nullptr; }
+
+ private:
+  friend class Communicator;
+  std::unique_ptr<Transfer> transfer_;
+};
+
+// Messages of one lane never meet those of another: a barrier may come while receives are posted.
+enum class Lane { messages, collectives };
+inline constexpr int kNumLanes = 2;
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(world_ranks_.size()); }
+  // World rank of each rank of this communicator. Errors speak of world ranks.
+  const std::vector<int>& world_ranks() const { return world_ranks_; }
+
+  // Post a message, to or from a rank of this communicator (itself included). Neither blocks for
+  // the peer: a send may finish only once the receive was posted, so a rank that sends and receives
+  // posts both before it waits. `label` (an op such as 3F2) names the message in errors. The sizes
+  // of the two sides must be equal, else the wait throws a CommError with both.
+  Request send(int to, std::span<const std::byte> bytes, std::string_view label) {
+    return post_send(Lane::messages, to, bytes, label);
+  }
+  Request recv(int from, std::span<std::byte> bytes, std::string_view label) {
+    return post_recv(Lane::messages, from, bytes, label);
+  }
+
+  // Blocks until the message has moved, at most for the deadline, and empties the request.
+  void wait(Request& request);
+  void wait_all(std::span<Request> requests);
+  // Whether it has moved; if so, empties the request. Does not block.
+  bool test(Request& request);
+
+  // Collectives: every rank of the communicator calls them in the same order. They block.
+  void barrier(std::string_view label = "barrier");
+  void broadcast(int root, std::span<std::byte> bytes, std::string_view label = "broadcast");
+  // `all` has room for size() times `mine`, and is filled in rank order.
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
+                  std::string_view label = "all_gather");
+  // The bytes of every rank, of any sizes, in rank order; empty except on root.
+  std::vector<std::vector<std::byte>> gather(int root, std::span<const std::byte> mine,
+                                             std::string_view label = "gather");
+
+  // What a version provides; send and recv for everybody else.
+  virtual Request post_send(Lane lane, int to, std::span<const std::byte> bytes,
+                            std::string_view label) = 0;
+  virtual Request post_recv(Lane lane, int from, std::span<std::byte> bytes,
+                            std::string_view label) = 0;
+
+  // The communicator of some ranks of the world, in the order given; null on ranks not among them.
+  // REQUIRES: called on the world, by every rank, in the same order with the same lists, at the
+  // start. The members check that they agree. It must not outlive the world.
+  virtual std::unique_ptr<Communicator> group(std::span<const int> ranks) = 0;
+
+  // Ends the run: every other rank's waits throw a CommError with this rank and `reason`, and so
+  // does this call. Does not return.
+  [[noreturn]] virtual void abort(const std::string& reason) = 0;
+
+ protected:
+  Communicator(int rank, std::vector<int> world_ranks);
+  int world_rank(int rank) const;  // checked
+  // What group() does first and last: the caller's place among `ranks` (-1 if none), and the
+  // agreement of the members.
+  int place_among(std::span<const int> ranks) const;
+  static void check_agreement(Communicator& group, int number);
+
+ private:
+  int rank_;
+  std::vector<int> world_ranks_;
+};
+
+// A message as error texts know it: always seen from the rank that waits.
+struct MessageName {
+  bool is_send = false;
+  int rank = 0;  // world ranks
+  int peer = 0;
+  std::size_t bytes = 0;
+  std::string label;
+};
+
+// What a rank is blocked on.
+struct Blocked {
+  int peer = -1;  // world rank; -1: not blocked
+  std::string label;
+};
+
+// The error of a wait that reached its deadline. It follows who waits for whom from the peer on, so
+// that the rank at the end of the chain is named, and is the guilty one.
+CommError deadline_error(const MessageName& message, std::chrono::milliseconds waited,
+                         const std::function<Blocked(int rank)>& blocked);
+CommError size_error(const MessageName& receive, std::size_t sent_bytes);
+// The error all other ranks see when `rank` failed for `reason`.
+CommError failure_of(int rank, std::string_view reason);
+
+}  // namespace sluice

@@ -1,0 +1,29 @@
+// Which rank am I? The launchers (mpirun, srun) say it in the environment.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace sluice {
+
+struct Launch {
+  int rank = 0;
+  int size = 0;         // 0: the launcher does not say (PMIx alone)
+  int local_rank = -1;  // -1: the launcher does not say
+  std::string source;   // "OMPI_COMM_WORLD_RANK=1, PMIX_RANK=1", for messages
+};
+
+using Environment = std::function<const char*(const char* name)>;  // std::getenv, or a test's own
+
+// What the launcher says, or nothing where there is none: OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK};
+// PMIX_RANK; PMI_{RANK,SIZE}; SLURM_{PROCID,NTASKS,LOCALID}. Throws a UserError for values that
+// are no ranks, for a rank without a size, and for sets that contradict each other. Slurm's set is
+// not held against OpenMPI's: under mpirun inside an allocation it describes mpirun's daemon.
+std::optional<Launch> discover_launch(const Environment& environment);
+
+// Throws a UserError unless the rank and size that the library found are the launcher's: the sign
+// of a program that was built against another MPI than the mpirun that started it.
+void check_launch(const std::optional<Launch>& launch, int rank, int size);
+
+}  // namespace sluice

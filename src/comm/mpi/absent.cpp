@@ -1,0 +1,16 @@
+// Stands in for the rest of this folder where MPI was not found.
+#include "base/error.h"
+#include "comm/mpi/mpi.h"
+
+namespace sluice {
+
+bool has_mpi() { return false; }
+
+int run_mpi(const MpiOptions&, const std::function<void(Communicator&)>&,
+            const std::function<int(std::exception_ptr)>& report) {
+  return report(std::make_exception_ptr(user_error(
+      "comm.backend is mpi: this program was built without MPI; install libopenmpi-dev and "
+      "openmpi-bin and build again, or use comm.backend = threads")));
+}
+
+}  // namespace sluice

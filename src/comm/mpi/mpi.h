@@ -1,0 +1,34 @@
+// Ranks as processes, started by mpirun or srun. Messages are MPI's nonblocking ones; a thread of
+// our own keeps them moving while the rank computes, and carries the signs of life by which ranks
+// notice within a second that one of them was killed or stopped.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <string>
+
+#include "comm/communicator.h"
+
+namespace sluice {
+
+struct MpiOptions {
+  CommOptions comm;
+  std::chrono::milliseconds heartbeat{100};  // between two signs of life
+  std::chrono::milliseconds silence{600};    // after which a rank counts as dead
+  int num_tags = 0;  // tags before they repeat; 0: as many as MPI allows. A test takes few.
+};
+
+// Whether this program was built with MPI.
+bool has_mpi();
+
+// Runs body(world) as the rank that the launcher gave this process, and returns the exit code: 0,
+// or what `report` answered. When this rank fails (the body throws) or another one does, `report`
+// is called once with the exception (the body's own, or a CommError naming the guilty rank), and
+// should print it; then all ranks get a moment to do the same before the process may end. A body
+// that computes on and does not come back is not waited for: `report` is then called from another
+// thread, and the process ends. To be called once, from the main thread, which then returns the
+// code from main(); after a failure MPI is not finalized, so that mpirun ends what is left.
+int run_mpi(const MpiOptions& options, const std::function<void(Communicator&)>& body,
+            const std::function<int(std::exception_ptr)>& report);
+
+}  // namespace sluice

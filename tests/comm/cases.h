@@ -1,0 +1,25 @@
+// What every Communicator must do, as programs for a few ranks. The same list runs over threads
+// (threads_test) and, one mpirun each, over MPI (mpi_test by way of mpi_program).
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace sluice::test {
+
+struct Case {
+  std::string name;
+  int num_ranks = 2;
+  std::function<void(Communicator&)> body;  // throws when something is wrong
+  // Empty: every rank must end well. Else, for each rank, parts of the error it must end with.
+  std::vector<std::vector<std::string>> errors;
+  std::chrono::milliseconds deadline{10'000};
+};
+
+const std::vector<Case>& all_cases();
+
+}  // namespace sluice::test
