@@ -1,0 +1,200 @@
+// sluice data INPUT --out PREFIX: text or JSONL to a Megatron .bin/.idx pair, or a look into one.
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <utility>
+
+#include "base/text.h"
+#include "cli/commands.h"
+#include "data/indexed.h"
+#include "data/token_source.h"
+#include "data/tokenizer.h"
+
+namespace sluice::cli {
+namespace {
+
+struct Flags {
+  std::string input;
+  std::string out;
+  std::string format;
+  std::string key;
+  std::string inspect;
+};
+
+// A line on standard error that is rewritten as the work goes on; only on a terminal.
+class Progress {
+ public:
+  explicit Progress(std::string what) : what_(std::move(what)) {}
+  ~Progress() { clear(); }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void show(std::int64_t done, std::int64_t total) {
+    const auto now = Clock::now();
+    if (!terminal_ || total <= 0 || now - last_ < std::chrono::milliseconds(200)) return;
+    last_ = now;
+    shown_ = true;
+    constexpr double kMiB = 1 << 20;
+    fmt::print(stderr, "\r{} {:.0f} of {:.0f} MiB ({}%)\033[K", what_,
+               static_cast<double>(done) / kMiB, static_cast<double>(total) / kMiB,
+               static_cast<int>(100.0 * static_cast<double>(done) / static_cast<double>(total)));
+    std::fflush(stderr);
+  }
+  void clear() {
+    if (std::exchange(shown_, false)) fmt::print(stderr, "\r\033[K");
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::string what_;
+  bool terminal_ = isatty(STDERR_FILENO) != 0;
+  bool shown_ = false;
+  Clock::time_point last_ = Clock::now();  // short work shows nothing
+};
+
+class PairSink : public DocumentSink {
+ public:
+  explicit PairSink(IndexedWriter& writer) : writer_(writer) {}
+  void append(std::string_view bytes) override { writer_.append(encode_bytes(bytes)); }
+  void end_document() override {
+    writer_.append(std::span(&kEndOfDocument, 1));
+    writer_.end_document();
+  }
+
+ private:
+  IndexedWriter& writer_;
+};
+
+std::string thousands(std::int64_t value) {
+  std::string digits = fmt::format("{}", value);
+  for (auto at = static_cast<std::ptrdiff_t>(digits.size()) - 3; at > 0; at -= 3)
+    digits.insert(static_cast<std::size_t>(at), 1, ',');
+  return digits;
+}
+
+std::string counted(std::int64_t value, const char* what) {
+  return fmt::format("{} {}{}", thousands(value), what, value == 1 ? "" : "s");
+}
+
+TextFormat text_format(const std::string& name) {
+  if (name.empty()) return TextFormat::by_name;
+  if (name == "text") return TextFormat::text;
+  if (name == "jsonl") return TextFormat::jsonl;
+  throw user_error("--format is '{}': text and jsonl are known here", name);
+}
+
+// A file of the input that the output would replace, or a folder in which a second run would
+// take what the first one wrote for documents.
+void refuse_output_inside_input(const Flags& flags, const std::string& prefix) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  for (const char* ending : {".bin", ".idx"})
+    if (fs::equivalent(flags.input, prefix + ending, error))
+      throw user_error("--out is '{}': {}{} is the input itself", flags.out, prefix, ending);
+  if (!fs::is_directory(flags.input, error)) return;
+  const fs::path input = fs::canonical(flags.input, error);
+  const fs::path folder = fs::weakly_canonical(fs::absolute(prefix, error), error).parent_path();
+  const auto rest = std::mismatch(input.begin(), input.end(), folder.begin(), folder.end()).first;
+  if (!error && rest == input.end())
+    throw user_error("--out is '{}', inside the input '{}': choose a place outside it", flags.out,
+                     flags.input);
+}
+
+void convert(const Flags& flags) {
+  if (flags.out.empty())
+    throw user_error("--out is missing: sluice data {} --out PREFIX writes PREFIX.bin, PREFIX.idx",
+                     flags.input);
+  if (flags.out.ends_with("/"))
+    throw user_error("--out is '{}': needs a file name before .bin and .idx", flags.out);
+  DocumentOptions options;
+  options.format = text_format(flags.format);
+  if (!flags.key.empty()) {
+    if (options.format == TextFormat::text) throw user_error("--key is for --format jsonl only");
+    options.key = flags.key;
+  }
+  const std::string prefix = indexed_prefix(flags.out);
+  refuse_output_inside_input(flags, prefix);
+  const std::vector<std::string> files = document_files(flags.input);
+  Progress progress("reading");
+  options.progress = [&](std::int64_t done, std::int64_t total) { progress.show(done, total); };
+  IndexedWriter writer(prefix);
+  PairSink sink(writer);
+  const DocumentCounts counts = read_documents(files, options, sink);
+  if (counts.documents == 0)
+    throw UserError(fmt::format("'{}' holds no text: nothing to write", flags.input),
+                    ExitCode::bad_data);
+  writer.commit();
+  progress.clear();
+  fmt::print("{}: {}, {}, {}{}\n", prefix, counted(writer.num_documents(), "document"),
+             counted(writer.num_tokens(), "token"), counted(writer.bytes(), "byte"),
+             counts.empty == 0
+                 ? ""
+                 : fmt::format(" ({} left out)", counted(counts.empty, "empty document")));
+}
+
+void inspect(const Flags& flags) {
+  if (!flags.input.empty() || !flags.out.empty() || !flags.format.empty() || !flags.key.empty())
+    throw user_error("--inspect goes alone: it takes no input, --out, --format or --key");
+  const std::string prefix = indexed_prefix(flags.inspect);
+  const IndexedTokens tokens(prefix);
+  const TokenIndex& index = tokens.index();
+  const std::int64_t width = item_bytes(index.type);
+
+  Progress progress("scanning");
+  std::vector<std::int32_t> piece(std::size_t{1} << 18);
+  std::int32_t largest = -1;
+  for (std::int64_t begin = 0; begin < index.num_tokens;) {
+    const auto count = std::min(static_cast<std::int64_t>(piece.size()), index.num_tokens - begin);
+    const std::span part = std::span(piece).first(static_cast<std::size_t>(count));
+    tokens.read(begin, part);
+    largest = std::max(largest, *std::max_element(part.begin(), part.end()));
+    begin += count;
+    progress.show(begin * width, index.num_tokens * width);
+  }
+  progress.clear();
+  std::int64_t shortest = index.num_tokens, longest = 0;
+  for (std::size_t d = 0; d + 1 < index.document_starts.size(); ++d) {
+    const std::int64_t length = index.document_starts[d + 1] - index.document_starts[d];
+    shortest = std::min(shortest, length);
+    longest = std::max(longest, length);
+  }
+  const auto documents = static_cast<std::int64_t>(index.document_starts.size()) - 1;
+  fmt::print("{}: {}, {}, {}, {} ({})\n", prefix, counted(documents, "document"),
+             counted(index.num_sequences, "sequence"), counted(index.num_tokens, "token"),
+             counted(index.num_tokens * width, "byte"), item_name(index.type));
+  if (index.num_tokens > 0)
+    fmt::print("documents have {} to {} tokens; the largest token is {}\n", thousands(shortest),
+               thousands(longest), largest);
+}
+
+void run(const Flags& flags) {
+  if (!flags.inspect.empty()) return inspect(flags);
+  if (flags.input.empty())
+    throw user_error("data needs an input: sluice data TEXT --out PREFIX, or --inspect PREFIX");
+  convert(flags);
+}
+
+}  // namespace
+
+void add_data(CLI::App& app, ExitCode&) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command =
+      app.add_subcommand("data", "text or JSONL to token files (Megatron .bin and .idx)");
+  command->add_option("input", flags->input,
+                      "a file, or a folder: all files in it (names with a dot first left out)");
+  command->add_option("--out", flags->out, "write PREFIX.bin and PREFIX.idx")->type_name("PREFIX");
+  command
+      ->add_option("--format", flags->format,
+                   "text: one file is one document; jsonl: one line is (default: by file name)")
+      ->type_name("NAME");
+  command->add_option("--key", flags->key, "key of the text in a jsonl line (default text)")
+      ->type_name("NAME");
+  command->add_option("--inspect", flags->inspect, "describe an existing pair")
+      ->type_name("PREFIX");
+  command->callback([flags] { run(*flags); });
+}
+
+}  // namespace sluice::cli

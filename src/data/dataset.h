@@ -1,0 +1,66 @@
+// Training samples from a run of tokens, in an order that is a pure function of (seed, index): a
+// run is resumed from its step number alone, and neither ranks nor schedule change what it sees.
+// Step n of a run with global batch B takes the samples [n * B, (n + 1) * B); counting goes on
+// over the epochs, each with its own order.
+//
+//   held out:  [ training tokens ............... | validation tokens ]   the last fraction of them
+//   plain:     sample i is tokens [i*L, i*L + L], so neighbours share one token; documents run on
+//   packed:    the same windows, but documents inside keep apart: segment_starts says where each
+//              begins (no attention across, positions restart), and no token is trained to guess
+//              the first one of the next document
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "data/token_source.h"
+
+namespace sluice {
+
+inline constexpr std::int32_t kNoTarget = -1;  // no loss here
+
+struct Sample {
+  std::vector<std::int32_t> tokens;          // (L)
+  std::vector<std::int32_t> targets;         // (L) the next token, or kNoTarget
+  std::vector<std::int32_t> segment_starts;  // ascending, the first is 0
+
+  bool operator==(const Sample&) const = default;
+  std::int64_t num_targets() const;  // may be 0 for packed documents of one token
+};
+
+enum class Split { train, validation };
+
+struct DatasetOptions {
+  std::int64_t sequence_length = 0;  // L, at least 1
+  bool packed = false;
+  Split split = Split::train;
+  double validation_fraction = 0;  // of the tokens, from the end; 0 <= fraction < 1
+  std::int64_t vocab_size = 0;     // tokens are below it
+  bool shuffle = true;             // false: in the order of the data, again in every epoch
+  std::uint64_t seed = 0;
+};
+
+// Safe to use from several threads at once.
+class Dataset {
+ public:
+  // Throws UserError: 2 for a wrong option, 3 when the split holds no whole sample.
+  Dataset(std::shared_ptr<const TokenSource> source, const DatasetOptions& options);
+
+  std::int64_t num_samples() const { return num_samples_; }  // per epoch, at least 1
+  std::int64_t num_tokens() const { return end_ - begin_; }  // of the split
+  std::int64_t epoch_of(std::int64_t index) const { return index / num_samples_; }
+
+  // The sample at `index` of the whole run. REQUIRES: index >= 0. May block on the disk. Throws
+  // UserError (3) for a token outside the vocabulary or data that cannot be read any more.
+  Sample sample(std::int64_t index) const;
+
+ private:
+  std::shared_ptr<const TokenSource> source_;
+  DatasetOptions options_;
+  std::int64_t begin_ = 0, end_ = 0;  // tokens of the split
+  std::int64_t num_samples_ = 0;
+};
+
+}  // namespace sluice

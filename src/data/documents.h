@@ -1,0 +1,58 @@
+// Documents from plain text and JSONL, read in pieces: a corpus may be larger than memory.
+// Plain text: one file is one document, byte for byte (no encoding is assumed, a BOM is kept).
+// JSONL: each line is one JSON object whose text stands under a key. A folder stands for the
+// regular files below it, sorted by path; names that begin with a dot are left out.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/bytes.h"
+
+namespace sluice {
+
+enum class TextFormat {
+  by_name,  // JSONL where the name ends in .jsonl, else text
+  text,
+  jsonl
+};
+
+struct DocumentOptions {
+  TextFormat format = TextFormat::by_name;
+  std::string key = "text";  // of JSONL objects
+  // Called now and then with the bytes read so far and in all. May be empty.
+  std::function<void(std::int64_t done, std::int64_t total)> progress;
+};
+
+// What a reader calls: append any number of times, then end_document. Never for a document
+// without a single byte.
+class DocumentSink {
+ public:
+  virtual ~DocumentSink() = default;
+  virtual void append(std::string_view bytes) = 0;
+  virtual void end_document() = 0;
+};
+
+struct DocumentCounts {
+  std::int64_t documents = 0;
+  std::int64_t empty = 0;  // left out
+  std::int64_t bytes = 0;  // of text
+};
+
+// The files that `path` stands for. Throws UserError (3) when there is none.
+std::vector<std::string> document_files(const std::string& path);
+
+// Reads every document of the files, in their order. Throws UserError (3) naming file and line;
+// what the sink throws passes through.
+DocumentCounts read_documents(const std::vector<std::string>& files, const DocumentOptions& options,
+                              DocumentSink& sink);
+
+// The text of one JSONL line (without its newline). Strict: one JSON object in valid UTF-8, at
+// most 256 levels deep, `key` present exactly once and a string. Throws UserError (3) that begins
+// with `where`.
+std::string jsonl_text(std::string_view line, const std::string& key, const std::string& where);
+
+}  // namespace sluice

@@ -1,0 +1,54 @@
+// Where training tokens come from: one long run of tokens with the places where documents begin.
+// Text and JSONL are tokenized to bytes in memory, each document followed by kEndOfDocument;
+// Megatron pairs stay on the disk and are taken as they are.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/documents.h"
+
+namespace sluice {
+
+// Safe to use from several threads at once.
+class TokenSource {
+ public:
+  virtual ~TokenSource() = default;
+  virtual const std::string& name() const = 0;  // for messages
+  virtual std::int64_t num_tokens() const = 0;
+  // Where each document begins, then num_tokens(): never decreasing; equal neighbours are
+  // documents without tokens.
+  virtual const std::vector<std::int64_t>& document_starts() const = 0;
+  // Tokens [begin, begin + out.size()), none negative. REQUIRES: inside the data. May block on the
+  // disk. Throws UserError (3) when the data cannot be read any more.
+  virtual void read(std::int64_t begin, std::span<std::int32_t> out) const = 0;
+};
+
+// A source in memory. REQUIRES: tokens that are not negative, and starts as above.
+std::unique_ptr<TokenSource> memory_source(std::vector<std::int32_t> tokens,
+                                           std::vector<std::int64_t> document_starts,
+                                           std::string name = "memory");
+
+enum class DataFormat {
+  automatic,  // megatron where PATH.idx exists or PATH ends in .idx or .bin, else by file name
+  text,
+  jsonl,
+  megatron
+};
+
+// "auto", "text", "jsonl" or "megatron". Throws UserError (2) with the nearest name.
+DataFormat parse_data_format(std::string_view name);
+
+// Opens data for training; for megatron, `path` may end in .idx or .bin or be the prefix of both.
+// Text is read whole, which blocks. Throws UserError (3).
+std::unique_ptr<TokenSource> open_token_source(const std::string& path, DataFormat format,
+                                               const std::string& jsonl_key = "text");
+
+// PATH without .bin or .idx.
+std::string indexed_prefix(const std::string& path);
+
+}  // namespace sluice

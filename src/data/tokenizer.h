@@ -1,0 +1,24 @@
+// The built-in tokenizer: one token per byte, so any text can be trained on without a vocabulary
+// file. Token 256 ends a document. Encoding is exact: decode(encode(x)) == x for any bytes.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sluice {
+
+inline constexpr std::int32_t kEndOfDocument = 256;
+inline constexpr std::int32_t kByteVocabulary = 257;  // the bytes and the end of a document
+// The mask of masked-token training; models that use it need one token more.
+inline constexpr std::int32_t kByteMaskToken = 257;
+
+// The bytes of `text` as tokens. Adds no end of document.
+std::vector<std::int32_t> encode_bytes(std::string_view text);
+
+// The bytes of the tokens; the end of a document and every other token above 255 gives nothing.
+std::string decode_bytes(std::span<const std::int32_t> tokens);
+
+}  // namespace sluice
