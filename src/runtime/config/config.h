@@ -1,0 +1,167 @@
+// The configuration of a training run: plain values in sections, as they stand in a TOML file and
+// in flags `--section.key=value`. A flag wins over the file, the file over the defaults below. What
+// a key is called, what it allows and what it means is in the table of schema.cpp alone.
+//
+// A 0 or "" that stands for "work it out" (see each comment) is replaced by resolve_config.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+struct ModelConfig {
+  std::string shape = "gpt2";  // gpt2, llama, bert
+  int layers = 8;
+  int dim = 128;
+  int heads = 4;
+  int kv_heads = 0;      // 0: as many as heads
+  int ffn_dim = 0;       // 0: 4 dim; llama: 8/3 dim, up to the next multiple of 256
+  int vocab_size = 257;  // of the byte tokenizer: 256 and the end of a document
+  int positions = 0;     // 0: the sequence length
+  bool tied_embeddings = false;
+  double dropout = 0;
+  bool operator==(const ModelConfig&) const = default;
+};
+
+struct DataConfig {
+  std::string path;             // "": none; who reads data asks for it
+  std::string format = "auto";  // auto, text, jsonl, megatron
+  double validation_fraction = 0;
+  bool operator==(const DataConfig&) const = default;
+};
+
+struct TrainingConfig {
+  std::int64_t steps = 1000;
+  int sequence_length = 256;
+  int global_batch_size = 16;     // sequences
+  std::string dtype = "float32";  // float32, bfloat16
+  double max_norm = 1;            // 0: no clipping
+  bool operator==(const TrainingConfig&) const = default;
+};
+
+struct OptimizerConfig {
+  std::string name = "adamw";  // adamw, sgd
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  bool operator==(const OptimizerConfig&) const = default;
+};
+
+struct LrSchedulerConfig {
+  std::int64_t warmup_steps = 0;
+  double min_lr_ratio = 0.1;
+  bool operator==(const LrSchedulerConfig&) const = default;
+};
+
+// How the layers are dealt to the stages: by a rule (even, cost), or the rule "list" and a number
+// for each stage.
+struct LayersPerStage {
+  std::string rule = "even";
+  std::vector<int> list;
+  bool operator==(const LayersPerStage&) const = default;
+};
+
+struct ParallelismConfig {
+  int pipeline_parallel_degree = 1;
+  std::string pipeline_parallel_schedule = "1f1b";
+  std::string pipeline_parallel_schedule_csv;  // "": none; else it wins over the schedule's name
+  int num_microbatches = 0;                    // 0: one sequence each
+  int stages_per_device = 0;                   // 0: the schedule's own
+  LayersPerStage layers_per_stage;
+  int slices = 1;
+  std::vector<int> slice_sizes;  // empty: equal slices
+  double memory_cap = 0;         // stage-activations per device; 0: none
+  bool fuse_backward = false;
+  bool operator==(const ParallelismConfig&) const = default;
+};
+
+struct RecomputeConfig {
+  std::string level = "none";  // none, elementwise, mlp, all-but-attention, full
+  bool operator==(const RecomputeConfig&) const = default;
+};
+
+struct CheckpointConfig {
+  std::string folder = "checkpoints";  // "": none is written
+  std::int64_t interval = 500;         // 0: only at the end
+  int keep_latest_k = 3;               // 0: all
+  std::string load = "latest";         // latest, none, or a path
+  bool operator==(const CheckpointConfig&) const = default;
+};
+
+struct ValidationConfig {
+  std::int64_t interval = 0;  // 0: never
+  bool operator==(const ValidationConfig&) const = default;
+};
+
+struct CommConfig {
+  std::string backend = "threads";  // threads, mpi
+  double train_timeout_seconds = 100;
+  bool operator==(const CommConfig&) const = default;
+};
+
+struct MetricsConfig {
+  std::string folder = "metrics";  // "": none is written
+  bool progress = true;
+  bool operator==(const MetricsConfig&) const = default;
+};
+
+struct DebugConfig {
+  std::int64_t seed = 0;
+  bool operator==(const DebugConfig&) const = default;
+};
+
+struct Config {
+  ModelConfig model;
+  DataConfig data;
+  TrainingConfig training;
+  OptimizerConfig optimizer;
+  LrSchedulerConfig lr_scheduler;
+  ParallelismConfig parallelism;
+  RecomputeConfig recompute;
+  CheckpointConfig checkpoint;
+  ValidationConfig validation;
+  CommConfig comm;
+  MetricsConfig metrics;
+  DebugConfig debug;
+  bool operator==(const Config&) const = default;
+};
+
+// A configuration and where its values come from: key ("model.layers") to "examples/a.toml:7" or
+// "flag --model.layers", one printable line. A key that is not in `origins` has its default.
+struct LoadedConfig {
+  Config values;
+  std::map<std::string, std::string> origins;
+};
+
+// The defaults, overlaid with the file (path "" for none) and then with the flags, the words of the
+// command line in order: `--model.layers=8`, or `--model.layers` and `8`; a switch may stand alone.
+// Each value alone is then in its range; validate_config looks at them together. Throws UserError:
+// one line with file:line:column or the flag, the value and what is allowed.
+LoadedConfig load_config(const std::string& path, std::span<const std::string> flags);
+// The same from TOML text; `name` stands in messages for the file's path.
+LoadedConfig load_config_text(const std::string& text, const std::string& name,
+                              std::span<const std::string> flags);
+
+// What does not fit together, one line per problem: value, cause, remedy. Empty when all is well.
+// Reads no file: the data, the checkpoint and a schedule's CSV are checked by who opens them.
+std::vector<std::string> validate_config(const Config& config);
+
+// A copy in which no value is left to be worked out: kv_heads, ffn_dim, positions,
+// num_microbatches, slices, slice_sizes (with more than one slice; equal, the first ones one token
+// longer where the length does not divide) and, unless a CSV says it, stages_per_device.
+// REQUIRES: validate_config(config).empty()
+Config resolve_config(const Config& config);
+
+// Every key as TOML, with the origin of each value as a comment. Reading it back gives the same
+// values.
+std::string print_config(const LoadedConfig& config);
+// The same without comments: equal configurations give equal text.
+std::string config_text(const Config& config);
+
+}  // namespace sluice

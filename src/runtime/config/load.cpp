@@ -1,0 +1,351 @@
+// Defaults, then the TOML file, then the flags.
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "runtime/config/schema.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::size_t kMaxFileBytes = 256 << 10;
+// toml++ limits the depth of values but not of dotted keys, and walks what it built recursively.
+// Counting characters is crude, but leaves room for any path.
+constexpr int kMaxDotsPerLine = 400;
+constexpr int kMaxBraces = 16;
+constexpr std::size_t kMaxShown = 120;  // bytes of the user's text in a message
+
+bool is_utf8(std::string_view text) {
+  for (std::size_t i = 0; i < text.size();) {
+    const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
+    const unsigned first = byte(i);
+    const std::size_t length = first < 0x80    ? 1
+                               : first < 0xc2  ? 0
+                               : first < 0xe0  ? 2
+                               : first < 0xf0  ? 3
+                               : first <= 0xf4 ? 4
+                                               : 0;
+    if (length == 0 || i + length > text.size()) return false;
+    for (std::size_t k = 1; k < length; ++k)
+      if ((byte(i + k) & 0xc0) != 0x80) return false;
+    if (length > 2) {
+      const unsigned second = byte(i + 1);
+      // Overlong forms, surrogates, and what lies beyond the last code point.
+      if ((first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
+          (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f))
+        return false;
+    }
+    i += length;
+  }
+  return true;
+}
+
+// The user's text on one line of bounded length, whatever it is made of.
+std::string printable(std::string_view text, std::size_t most = kMaxShown) {
+  const bool cut = text.size() > most;
+  if (cut) {
+    while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0) == 0x80)
+      --most;
+    text = text.substr(0, most);
+  }
+  const bool utf8 = is_utf8(text);
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f || (byte >= 0x80 && !utf8))
+      out += fmt::format("\\x{:02x}", byte);
+    else
+      out += c;
+  }
+  return cut ? out + "..." : out;
+}
+
+std::string_view trim_quotes(std::string_view text) {
+  const bool quoted = text.size() >= 2 && (text[0] == '"' || text[0] == '\'');
+  return quoted ? text.substr(1, text.size() - 2) : text;
+}
+
+// A value as read from somewhere: nothing when it is not of the key's kind.
+struct Reading {
+  const ConfigKey& key;
+  std::optional<ConfigValue> value;
+  std::string where;   // "a.toml:3:10: model.layers" or "--model.layers"
+  std::string shown;   // the value as the user wrote it, printable
+  std::string origin;  // as in LoadedConfig
+};
+
+// One of the two places where a key can be set; a key may be set once in each.
+class Source {
+ public:
+  explicit Source(LoadedConfig& config) : config_(config) {}
+
+  void store(Reading reading) {
+    const ConfigKey& key = reading.key;
+    const std::string name = key.full_name();
+    const auto [before, first] = seen_.emplace(name, reading.where);
+    if (!first)
+      throw user_error("{} is given twice, first as {}; remove one of them", reading.where,
+                       before->second);
+    if (!reading.value || !accept_value(key, *reading.value)) {
+      const std::vector<std::string> choices(key.choices.begin(), key.choices.end());
+      const std::string word(trim_quotes(reading.shown));
+      const std::string near = nearest_name(word, choices);
+      throw user_error("{} is {}: needs {}{}", reading.where, reading.shown, allowed_values(key),
+                       near.empty() ? "" : fmt::format("; did you mean '{}'?", near));
+    }
+    key.set(config_.values, *reading.value);
+    config_.origins[name] = reading.origin;
+  }
+
+ private:
+  LoadedConfig& config_;
+  std::map<std::string, std::string> seen_;  // key to `where`
+};
+
+// ---- the file
+
+std::optional<int> to_int(std::int64_t value) {
+  if (value < std::numeric_limits<int>::min() || value > std::numeric_limits<int>::max())
+    return std::nullopt;
+  return static_cast<int>(value);
+}
+
+std::optional<std::vector<int>> list_of(const toml::node& node) {
+  const toml::array* array = node.as_array();
+  if (!array) return std::nullopt;
+  std::vector<int> list;
+  for (const toml::node& element : *array) {
+    const auto value = element.value_exact<std::int64_t>();
+    const auto whole = value ? to_int(*value) : std::nullopt;
+    if (!whole) return std::nullopt;
+    list.push_back(*whole);
+  }
+  return list;
+}
+
+std::optional<ConfigValue> value_of(ValueKind kind, const toml::node& node) {
+  const auto text = node.value_exact<std::string>();
+  if (text && text->find('\0') != text->npos) return std::nullopt;
+  switch (kind) {
+    case ValueKind::boolean: return node.value_exact<bool>();
+    case ValueKind::whole: return node.value_exact<std::int64_t>();
+    case ValueKind::real:
+      if (const auto whole = node.value_exact<std::int64_t>()) return static_cast<double>(*whole);
+      return node.value_exact<double>();  // NaN and infinities are in no range
+    case ValueKind::text: return text;
+    case ValueKind::list: return list_of(node);
+    case ValueKind::layers: {
+      if (text && *text != "list") return LayersPerStage{*text, {}};
+      const auto list = list_of(node);
+      if (list) return LayersPerStage{"list", *list};
+      return std::nullopt;
+    }
+  }
+  return std::nullopt;
+}
+
+std::string shown(const toml::node& node) {
+  if (const auto text = node.value_exact<std::string>())
+    return printable(toml_quote(text->substr(0, kMaxShown)));
+  if (const auto whole = node.value_exact<std::int64_t>()) return std::to_string(*whole);
+  if (const auto real = node.value_exact<double>()) return fmt::format("{}", *real);
+  if (const auto truth = node.value_exact<bool>()) return *truth ? "true" : "false";
+  if (const auto list = list_of(node))
+    return printable(fmt::format("[{}]", fmt::join(*list, ", ")));
+  if (node.is_array()) return "a list";
+  return node.is_table() ? "a table" : "a date or time";
+}
+
+class FileReader {
+ public:
+  FileReader(const std::string& path, LoadedConfig& config)
+      : path_(printable(path, 1000)), source_(config) {}
+
+  void read(const std::string& text) {
+    const toml::table root = parse(text);
+    for (const auto& [key, node] : root) {
+      const toml::table* section = node.as_table();
+      const bool known = is_config_section(key.str());
+      if (!known && section) unknown_section(key);
+      if (!known) unknown_key(key, std::string(key.str()));
+      if (!section)
+        throw user_error("{}: {} is {}: needs to be a section; write [{}] and its keys below",
+                         at(key.source()), key.str(), shown(node), key.str());
+      read_section(key.str(), *section);
+    }
+  }
+
+ private:
+  std::string at(const toml::source_region& source) const {
+    return fmt::format("{}:{}:{}", path_, source.begin.line, source.begin.column);
+  }
+
+  void read_section(std::string_view section, const toml::table& table) {
+    for (const auto& [name, node] : table) {
+      const std::string full_name = fmt::format("{}.{}", section, name.str());
+      const ConfigKey* key = find_config_key(full_name);
+      if (!key) unknown_key(name, full_name);
+      source_.store({.key = *key,
+                     .value = value_of(key->kind, node),
+                     .where = fmt::format("{}: {}", at(node.source()), full_name),
+                     .shown = shown(node),
+                     .origin = fmt::format("{}:{}", path_, node.source().begin.line)});
+    }
+  }
+
+  [[noreturn]] void unknown_section(const toml::key& key) const {
+    std::vector<std::string> sections;
+    for (const ConfigKey& known : config_schema())
+      if (sections.empty() || sections.back() != known.section)
+        sections.emplace_back(known.section);
+    const std::string near = nearest_name(key.str().substr(0, kMaxShown), sections);
+    throw user_error("{}: unknown section [{}]{}", at(key.source()), printable(key.str()),
+                     near.empty() ? fmt::format("; the sections are {}", fmt::join(sections, ", "))
+                                  : fmt::format(": did you mean [{}]?", near));
+  }
+
+  [[noreturn]] void unknown_key(const toml::key& key, const std::string& full_name) const {
+    const std::string near = nearest_config_key(full_name);
+    throw user_error("{}: unknown key {}{}", at(key.source()), printable(full_name),
+                     near.empty() ? "; docs/configuration.md has them all"
+                                  : fmt::format(": did you mean {}?", near));
+  }
+
+  void refuse_depth(const std::string& text) const {
+    int line = 1, dots = 0, braces = 0;
+    for (const char c : text) {
+      dots = c == '\n' ? 0 : dots + (c == '.');
+      line += c == '\n';
+      braces += c == '{';
+      if (dots > kMaxDotsPerLine || braces > kMaxBraces)
+        throw user_error("{}:{}: too deep: more than {}; is it a configuration?", path_, line,
+                         dots > kMaxDotsPerLine ? fmt::format("{} dots on a line", kMaxDotsPerLine)
+                                                : fmt::format("{} braces", kMaxBraces));
+    }
+  }
+
+  toml::table parse(const std::string& text) const {
+    if (text.size() > kMaxFileBytes)
+      throw user_error("{}: larger than {} KiB; is it a configuration?", path_,
+                       kMaxFileBytes >> 10);
+    refuse_depth(text);
+    try {
+      return toml::parse(text);
+    } catch (const toml::parse_error& error) {
+      throw user_error("{}: not valid TOML: {}", at(error.source()),
+                       printable(error.description(), 300));
+    }
+  }
+
+  std::string path_;
+  Source source_;
+};
+
+std::string read_file(const std::string& path) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
+                                                             std::fclose);
+  std::string text;
+  if (file) {
+    text.resize(kMaxFileBytes + 1);  // one more than allowed, so that too much is seen
+    text.resize(std::fread(text.data(), 1, text.size(), file.get()));
+  }
+  if (!file || std::ferror(file.get()))
+    throw user_error("cannot read the configuration {}: {}", printable(path, 1000),
+                     std::strerror(errno));
+  return text;
+}
+
+// ---- the flags
+
+std::optional<std::vector<int>> parse_list(std::string_view text) {
+  text = trim(text);
+  if (text.starts_with('[') && text.ends_with(']')) text = trim(text.substr(1, text.size() - 2));
+  std::vector<int> list;
+  if (text.empty()) return list;
+  for (const std::string_view part : split(text, ',')) {
+    const auto value = parse_int(trim(part));
+    const auto whole = value ? to_int(*value) : std::nullopt;
+    if (!whole) return std::nullopt;
+    list.push_back(*whole);
+  }
+  return list;
+}
+
+std::optional<ConfigValue> parse_value(ValueKind kind, const std::string& text) {
+  switch (kind) {
+    case ValueKind::boolean:
+      if (text != "true" && text != "false") return std::nullopt;
+      return text == "true";
+    case ValueKind::whole: return parse_int(text);
+    case ValueKind::real: return parse_double(text);
+    case ValueKind::text:
+      if (!is_utf8(text)) return std::nullopt;
+      return text;
+    case ValueKind::list: return parse_list(text);
+    case ValueKind::layers: {
+      const auto list = parse_list(text);
+      if (list) return LayersPerStage{"list", *list};
+      if (text == "list") return std::nullopt;
+      return LayersPerStage{text, {}};
+    }
+  }
+  return std::nullopt;
+}
+
+void read_flags(std::span<const std::string> words, LoadedConfig& config) {
+  Source source(config);
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    if (!word.starts_with("--"))
+      throw user_error("'{}' is not a flag: write --section.key=value", printable(word));
+    const auto equals = word.find('=');
+    const std::string name = word.substr(2, equals == word.npos ? word.npos : equals - 2);
+    const ConfigKey* key = find_config_key(name);
+    if (!key) {
+      const std::string near = nearest_config_key(name);
+      throw user_error("unknown flag --{}{}", printable(name),
+                       near.empty() ? "; docs/configuration.md has the keys"
+                                    : fmt::format(": did you mean --{}?", near));
+    }
+    const bool alone = i + 1 == words.size() || words[i + 1].starts_with("--");
+    std::string text;
+    if (equals != word.npos)
+      text = word.substr(equals + 1);
+    else if (!alone)
+      text = words[++i];
+    else if (key->kind == ValueKind::boolean)
+      text = "true";
+    else
+      throw user_error("--{} has no value: needs {}", name, allowed_values(*key));
+    source.store({.key = *key,
+                  .value = parse_value(key->kind, text),
+                  .where = "--" + name,
+                  .shown = fmt::format("'{}'", printable(text)),
+                  .origin = "flag --" + name});
+  }
+}
+
+}  // namespace
+
+LoadedConfig load_config_text(const std::string& text, const std::string& name,
+                              std::span<const std::string> flags) {
+  LoadedConfig config;
+  FileReader(name, config).read(text);
+  read_flags(flags, config);
+  return config;
+}
+
+LoadedConfig load_config(const std::string& path, std::span<const std::string> flags) {
+  return load_config_text(path.empty() ? "" : read_file(path), path, flags);
+}
+
+}  // namespace sluice

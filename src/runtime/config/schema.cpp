@@ -1,0 +1,302 @@
+#include "runtime/config/schema.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <type_traits>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "schedule/op.h"
+
+namespace sluice {
+namespace {
+
+template <typename Field>
+constexpr ValueKind kind_of() {
+  if constexpr (std::is_same_v<Field, bool>) return ValueKind::boolean;
+  if constexpr (std::is_same_v<Field, double>) return ValueKind::real;
+  if constexpr (std::is_same_v<Field, std::string>) return ValueKind::text;
+  if constexpr (std::is_same_v<Field, std::vector<int>>) return ValueKind::list;
+  if constexpr (std::is_same_v<Field, LayersPerStage>) return ValueKind::layers;
+  return ValueKind::whole;
+}
+
+template <auto Section, auto Field>
+ConfigValue get_field(const Config& config) {
+  const auto& field = config.*Section.*Field;
+  if constexpr (std::is_same_v<std::decay_t<decltype(field)>, int>)
+    return static_cast<std::int64_t>(field);
+  else
+    return field;
+}
+
+template <auto Section, auto Field>
+void set_field(Config& config, const ConfigValue& value) {
+  auto& field = config.*Section.*Field;
+  if constexpr (std::is_same_v<std::decay_t<decltype(field)>, int>)
+    field = static_cast<int>(std::get<std::int64_t>(value));
+  else
+    field = std::get<std::decay_t<decltype(field)>>(value);
+}
+
+// The names of a row and the member that holds its value.
+#define SLUICE_KEY(section_, name_)                                                          \
+  .section = #section_, .name = #name_, .kind = kind_of<decltype(Config::section_.name_)>(), \
+  .get = get_field<&Config::section_, &decltype(Config::section_)::name_>,                   \
+  .set = set_field<&Config::section_, &decltype(Config::section_)::name_>
+
+constexpr double kMaxSteps = 1'000'000'000;
+
+std::vector<ConfigKey> make_schema() {
+  return {
+      {SLUICE_KEY(model, shape), .choices = {"gpt2", "llama", "bert"},
+       .help = "gpt2: layer norm, GELU, learned positions, biases; llama: RMS norm, SwiGLU, rotary "
+               "positions; bert: an encoder of gpt2's parts, trained on masked tokens"},
+      {SLUICE_KEY(model, layers), .range = {1, 10'000}, .aliases = {"model.n_layers"},
+       .help = "transformer layers"},
+      {SLUICE_KEY(model, dim), .range = {1, 1'000'000}, .help = "width of the residual stream"},
+      {SLUICE_KEY(model, heads), .range = {1, 100'000}, .aliases = {"model.n_heads"},
+       .help = "attention heads; they divide dim"},
+      {SLUICE_KEY(model, kv_heads), .range = {0, 100'000}, .aliases = {"model.n_kv_heads"},
+       .help = "heads of keys and values (llama); they divide heads; 0: as many as heads"},
+      {SLUICE_KEY(model, ffn_dim), .range = {0, 10'000'000}, .aliases = {"model.hidden_dim"},
+       .help = "width inside the MLP; 0: 4 dim, for llama 8/3 dim up to a multiple of 256"},
+      {SLUICE_KEY(model, vocab_size), .range = {1, 100'000'000},
+       .help = "tokens of the vocabulary; the byte tokenizer has 257 (256 bytes, end of document)"},
+      {SLUICE_KEY(model, positions), .range = {0, 1 << 24}, .aliases = {"model.max_seq_len"},
+       .help = "longest sequence the model can take; 0: training.sequence_length"},
+      {SLUICE_KEY(model, tied_embeddings), .aliases = {"model.enable_weight_tying"},
+       .help = "the head uses the weight of the embedding"},
+      {SLUICE_KEY(model, dropout), .range = {0, 0}, .help = "not supported: 0 is the only value",
+       .reason = "dropout is not supported; remove the key"},
+
+      {SLUICE_KEY(data, path), .aliases = {"training.dataset_path"},
+       .help = "file or folder to train on; megatron: the path with or without .bin or .idx"},
+      {SLUICE_KEY(data, format), .choices = {"auto", "text", "jsonl", "megatron"},
+       .help = "auto: by the names of the files; text: bytes of plain files; jsonl: bytes of each "
+               "line's \"text\"; megatron: tokens of a .bin/.idx pair"},
+      {SLUICE_KEY(data, validation_fraction),
+       .range = {.least = 0, .most = 1, .most_excluded = true},
+       .help = "share of the data, its end, that is held out for validation"},
+
+      {SLUICE_KEY(training, steps), .range = {0, kMaxSteps}, .help = "optimizer updates"},
+      {SLUICE_KEY(training, sequence_length), .range = {1, 1 << 24},
+       .aliases = {"training.seq_len"}, .help = "tokens of a sequence"},
+      {SLUICE_KEY(training, global_batch_size), .range = {1, 1 << 24},
+       .help = "sequences per step, over all microbatches"},
+      {SLUICE_KEY(training, dtype), .choices = {"float32", "bfloat16"},
+       .synonyms = {"fp32=float32", "bf16=bfloat16"}, .aliases = {"training.mixed_precision_param"},
+       .help =
+           "of weights and activations; bfloat16 keeps master weights and gradients in float32"},
+      {SLUICE_KEY(training, max_norm), .range = {0, 1e9},
+       .help = "gradients are clipped to this global norm; 0: no clipping"},
+
+      {SLUICE_KEY(optimizer, name), .choices = {"adamw", "sgd"}, .help = "the optimizer"},
+      {SLUICE_KEY(optimizer, lr), .range = {0, 1000}, .help = "peak learning rate"},
+      {SLUICE_KEY(optimizer, beta1), .range = {.least = 0, .most = 1, .most_excluded = true},
+       .help = "decay of AdamW's first moment"},
+      {SLUICE_KEY(optimizer, beta2), .range = {.least = 0, .most = 1, .most_excluded = true},
+       .help = "decay of AdamW's second moment"},
+      {SLUICE_KEY(optimizer, eps), .range = {.least = 0, .most = 1, .least_excluded = true},
+       .help = "added to AdamW's denominator"},
+      {SLUICE_KEY(optimizer, weight_decay), .range = {0, 1000}, .help = "decoupled weight decay"},
+
+      {SLUICE_KEY(lr_scheduler, warmup_steps), .range = {0, kMaxSteps},
+       .help = "steps in which the learning rate rises linearly; then it falls as a cosine"},
+      {SLUICE_KEY(lr_scheduler, min_lr_ratio), .range = {0, 1},
+       .aliases = {"lr_scheduler.min_lr_factor"},
+       .help = "the last learning rate, as a share of the peak"},
+
+      {SLUICE_KEY(parallelism, pipeline_parallel_degree), .range = {1, 1 << 20},
+       .help = "devices of the pipeline"},
+      {SLUICE_KEY(parallelism, pipeline_parallel_schedule),
+       .help = "a name of sluice schedule --list, or PyTorch's"},
+      {SLUICE_KEY(parallelism, pipeline_parallel_schedule_csv),
+       .help = "a schedule's CSV file; it wins over the name"},
+      {SLUICE_KEY(parallelism, num_microbatches), .range = {0, 1 << 24},
+       .help = "microbatches per step; they divide the global batch; 0: one sequence each"},
+      {SLUICE_KEY(parallelism, stages_per_device), .range = {0, 1024},
+       .help = "stages on each device; 0: the schedule's own number"},
+      {SLUICE_KEY(parallelism, layers_per_stage), .range = {0, 10'000}, .choices = {"even", "cost"},
+       .help = "even: the same number for every stage; cost: balanced with embedding and head; or "
+               "a list, one number per stage (0 first or last: embedding or head alone)"},
+      {SLUICE_KEY(parallelism, slices), .range = {1, kMaxSlices},
+       .help = "slices of each sequence, where the schedule cuts sequences"},
+      {SLUICE_KEY(parallelism, slice_sizes), .range = {1, 1 << 24},
+       .help = "tokens of each slice, first to last; empty: equal slices"},
+      {SLUICE_KEY(parallelism, memory_cap), .range = {0, 1e9},
+       .help = "stage-activations a device may hold (zb, adaptive-v); 0: none"},
+      {SLUICE_KEY(parallelism, fuse_backward),
+       .help = "run I and W of a split backward together: less memory under recomputation"},
+
+      {SLUICE_KEY(recompute, level),
+       .choices = {"none", "elementwise", "mlp", "all-but-attention", "full"},
+       .aliases = {"activation_checkpoint.mode"},
+       .help = "what the backward computes again: nothing; norms and activation products; also the "
+               "MLP's up projection; all but attention; the whole layer"},
+
+      {SLUICE_KEY(checkpoint, folder), .help = "where checkpoints are written; empty: none are"},
+      {SLUICE_KEY(checkpoint, interval), .range = {0, kMaxSteps},
+       .help = "steps between checkpoints; 0: only at the end"},
+      {SLUICE_KEY(checkpoint, keep_latest_k), .range = {0, 1'000'000},
+       .help = "checkpoints that are kept; 0: all"},
+      {SLUICE_KEY(checkpoint, load),
+       .help = "latest: go on from the newest of the folder, if there is one; none: start anew; or "
+               "the path of a checkpoint"},
+
+      {SLUICE_KEY(validation, interval), .range = {0, kMaxSteps}, .aliases = {"validation.freq"},
+       .help = "steps between validations; 0: never"},
+
+      {SLUICE_KEY(comm, backend), .choices = {"threads", "mpi"},
+       .help = "threads: all ranks in this process; mpi: one process each, under mpirun or srun"},
+      {SLUICE_KEY(comm, train_timeout_seconds),
+       .range = {.least = 0, .most = 1e6, .least_excluded = true},
+       .help = "a rank that waits longer for another gives up, naming it"},
+
+      {SLUICE_KEY(metrics, folder), .aliases = {"metrics.save_tb_folder"},
+       .help = "where metrics.jsonl and TensorBoard's event files go; empty: nowhere"},
+      {SLUICE_KEY(metrics, progress), .help = "a progress bar, on a terminal only"},
+
+      {SLUICE_KEY(debug, seed), .range = {0, 4294967295.0}, .aliases = {"training.seed"},
+       .help = "of the weights and of the order of the data"},
+  };
+}
+
+#undef SLUICE_KEY
+
+bool in_range(const ValueRange& range, double value) {
+  return (range.least_excluded ? value > range.least : value >= range.least) &&
+         (range.most_excluded ? value < range.most : value <= range.most);
+}
+
+std::string range_text(const ValueRange& range) {
+  if (range.least == range.most) return number(range.least);
+  return fmt::format("{} {} to {}{}", range.least_excluded ? "above" : "from", number(range.least),
+                     range.most_excluded ? "below " : "", number(range.most));
+}
+
+// The choice that `text` spells, in any case, or "".
+std::string canonical_choice(const ConfigKey& key, std::string_view text) {
+  const std::string wanted = lower(text);
+  for (const std::string_view choice : key.choices)
+    if (wanted == choice) return wanted;
+  for (const std::string_view synonym : key.synonyms)
+    if (wanted == synonym.substr(0, synonym.find('=')))
+      return std::string(synonym.substr(synonym.find('=') + 1));
+  return "";
+}
+
+}  // namespace
+
+std::string ConfigKey::full_name() const { return fmt::format("{}.{}", section, name); }
+
+const std::vector<ConfigKey>& config_schema() {
+  static const std::vector<ConfigKey> schema = make_schema();
+  return schema;
+}
+
+const ConfigKey* find_config_key(std::string_view full_name) {
+  for (const ConfigKey& key : config_schema())
+    if (full_name == key.full_name() ||
+        std::find(key.aliases.begin(), key.aliases.end(), full_name) != key.aliases.end())
+      return &key;
+  return nullptr;
+}
+
+bool is_config_section(std::string_view name) {
+  for (const ConfigKey& key : config_schema()) {
+    if (name == key.section) return true;
+    for (const std::string_view alias : key.aliases)
+      if (name == alias.substr(0, alias.find('.'))) return true;
+  }
+  return false;
+}
+
+std::string nearest_config_key(std::string_view full_name) {
+  full_name = full_name.substr(0, 80);  // no key is as long; edit distance is a product of lengths
+  const auto dot = full_name.rfind('.');
+  const std::string_view last = dot == full_name.npos ? full_name : full_name.substr(dot + 1);
+  const std::string_view section = dot == full_name.npos ? "" : full_name.substr(0, dot);
+  std::vector<std::string> same_section, all;
+  for (const ConfigKey& key : config_schema()) {
+    if (last == key.name) return key.full_name();  // the right key in the wrong section
+    all.push_back(key.full_name());
+    if (section == key.section) same_section.emplace_back(key.name);
+  }
+  const std::string near = nearest_name(last, same_section);
+  return near.empty() ? nearest_name(full_name, all) : fmt::format("{}.{}", section, near);
+}
+
+std::string allowed_values(const ConfigKey& key) {
+  std::string text;
+  switch (key.kind) {
+    case ValueKind::boolean: text = "true or false"; break;
+    case ValueKind::whole: text = "a whole number " + range_text(key.range); break;
+    case ValueKind::real:
+      text = (key.range.least == key.range.most ? "" : "a number ") + range_text(key.range);
+      break;
+    case ValueKind::text:
+      text = key.choices.empty() ? "text (UTF-8)" : fmt::format("{}", fmt::join(key.choices, ", "));
+      break;
+    case ValueKind::list:
+      text = fmt::format("a list of whole numbers {}", range_text(key.range));
+      break;
+    case ValueKind::layers:
+      text = fmt::format("{}, or a list of whole numbers {}", fmt::join(key.choices, ", "),
+                         range_text(key.range));
+      break;
+  }
+  return key.reason.empty() ? text : fmt::format("{}: {}", text, key.reason);
+}
+
+bool accept_value(const ConfigKey& key, ConfigValue& value) {
+  SLUICE_CHECK(value.index() == static_cast<std::size_t>(key.kind), "{} holds kind {}, not {}",
+               key.full_name(), value.index(), static_cast<int>(key.kind));
+  const auto all_in_range = [&key](const std::vector<int>& list) {
+    return std::all_of(list.begin(), list.end(), [&](int i) { return in_range(key.range, i); });
+  };
+  switch (key.kind) {
+    case ValueKind::boolean: return true;
+    case ValueKind::whole:
+      return in_range(key.range, static_cast<double>(std::get<std::int64_t>(value)));
+    case ValueKind::real: return in_range(key.range, std::get<double>(value));
+    case ValueKind::text: {
+      if (key.choices.empty()) return true;
+      auto& text = std::get<std::string>(value);
+      text = canonical_choice(key, text);
+      return !text.empty();
+    }
+    case ValueKind::list: return all_in_range(std::get<std::vector<int>>(value));
+    case ValueKind::layers: {
+      auto& layers = std::get<LayersPerStage>(value);
+      if (layers.rule == "list") return !layers.list.empty() && all_in_range(layers.list);
+      layers.rule = canonical_choice(key, layers.rule);
+      return !layers.rule.empty();
+    }
+  }
+  return false;
+}
+
+std::string schema_markdown() {
+  const Config defaults;
+  std::string text;
+  std::string_view section;
+  for (const ConfigKey& key : config_schema()) {
+    if (key.section != section) {
+      section = key.section;
+      text += fmt::format("\n## {}\n\n| key | values | default | meaning |\n|---|---|---|---|\n",
+                          section);
+    }
+    std::string aliases;
+    if (!key.aliases.empty()) aliases = fmt::format(" (also `{}`)", fmt::join(key.aliases, "`, `"));
+    // The reason is for messages; the table has the help.
+    ConfigKey plain = key;
+    plain.reason = {};
+    text += fmt::format("| `{}` | {} | `{}` | {}{} |\n", key.name, allowed_values(plain),
+                        toml_value(key.get(defaults)), key.help, aliases);
+  }
+  return text.substr(1);
+}
+
+}  // namespace sluice

@@ -1,0 +1,243 @@
+// What the table cannot say: values that must fit together.
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <numeric>
+#include <optional>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "runtime/config/config.h"
+#include "schedule/generators/generator.h"
+
+namespace sluice {
+namespace {
+
+constexpr int kByteTokens = 257;  // of the byte tokenizer
+
+int kv_heads_of(const ModelConfig& model) { return model.kv_heads ? model.kv_heads : model.heads; }
+
+int ffn_dim_of(const ModelConfig& model) {
+  if (model.ffn_dim) return model.ffn_dim;
+  if (model.shape != "llama") return 4 * model.dim;
+  const int two_thirds = 8 * model.dim / 3;  // of 4 dim: SwiGLU has three matrices, not two
+  return (two_thirds + 255) / 256 * 256;
+}
+
+int microbatches_of(const Config& config) {
+  const int given = config.parallelism.num_microbatches;
+  return given ? given : config.training.global_batch_size;
+}
+
+int slices_of(const ParallelismConfig& parallelism) {
+  return parallelism.slice_sizes.empty() ? parallelism.slices
+                                         : static_cast<int>(parallelism.slice_sizes.size());
+}
+
+std::int64_t sum(const std::vector<int>& list) {
+  return std::accumulate(list.begin(), list.end(), std::int64_t{0});
+}
+
+class Problems {
+ public:
+  template <typename... Args>
+  void add(fmt::format_string<Args...> text, Args&&... args) {
+    lines_.push_back(fmt::format(text, std::forward<Args>(args)...));
+  }
+  std::vector<std::string> take() { return std::move(lines_); }
+
+ private:
+  std::vector<std::string> lines_;
+};
+
+void check_model(const Config& config, Problems& problems) {
+  const ModelConfig& model = config.model;
+  const int kv_heads = kv_heads_of(model);
+  const int length = config.training.sequence_length;
+  if (model.dim % model.heads != 0)
+    problems.add("model.heads is {}: does not divide model.dim {}; change one of them", model.heads,
+                 model.dim);
+  else if (model.shape == "llama" && model.dim / model.heads % 2 != 0)
+    problems.add(
+        "model.heads is {}: each head then has {} dimensions, and rotary positions need an even "
+        "number; change model.heads or model.dim",
+        model.heads, model.dim / model.heads);
+  if (model.heads % kv_heads != 0)
+    problems.add("model.kv_heads is {}: does not divide model.heads {}; change one of them",
+                 kv_heads, model.heads);
+  else if (model.shape != "llama" && kv_heads != model.heads)
+    problems.add(
+        "model.kv_heads is {}: {} has one for each of its {} heads; leave the key out or use llama",
+        kv_heads, model.shape, model.heads);
+  if (model.positions != 0 && length > model.positions)
+    problems.add(
+        "training.sequence_length is {}: longer than model.positions {}; use shorter sequences or "
+        "more positions",
+        length, model.positions);
+  const bool masks = model.shape == "bert";
+  const int tokens = masks ? kByteTokens + 1 : kByteTokens;
+  if ((config.data.format == "text" || config.data.format == "jsonl") && model.vocab_size < tokens)
+    problems.add(
+        "model.vocab_size is {}: data.format {} gives bytes, which need {} tokens (256, the end of "
+        "a document{}); use {}",
+        model.vocab_size, config.data.format, tokens, masks ? ", the mask" : "", tokens);
+}
+
+void check_training(const Config& config, Problems& problems) {
+  const int batch = config.training.global_batch_size;
+  const int microbatches = microbatches_of(config);
+  if (batch % microbatches != 0)
+    problems.add(
+        "parallelism.num_microbatches is {}: does not divide training.global_batch_size {}; change "
+        "one of them",
+        microbatches, batch);
+  if (config.lr_scheduler.warmup_steps > config.training.steps)
+    problems.add("lr_scheduler.warmup_steps is {}: more than training.steps {}; warm up faster",
+                 config.lr_scheduler.warmup_steps, config.training.steps);
+  if (config.validation.interval > 0 && config.data.validation_fraction == 0)
+    problems.add(
+        "validation.interval is {}: data.validation_fraction is 0 and holds no data out; set it, "
+        "to 0.05 say",
+        config.validation.interval);
+}
+
+void check_slices(const Config& config, Problems& problems) {
+  const ParallelismConfig& parallelism = config.parallelism;
+  const int length = config.training.sequence_length;
+  const int slices = slices_of(parallelism);
+  const auto& sizes = parallelism.slice_sizes;
+  if (slices > 1 && config.model.shape == "bert")
+    problems.add(
+        "parallelism.slices is {}: bert attends in both directions, so an earlier slice would need "
+        "a later one; use 1",
+        slices);
+  if (!sizes.empty() && parallelism.slices != 1 && parallelism.slices != slices)
+    problems.add("parallelism.slice_sizes names {} slices: parallelism.slices is {}; leave one out",
+                 slices, parallelism.slices);
+  if (!sizes.empty() && sum(sizes) != length)
+    problems.add(
+        "parallelism.slice_sizes sums to {}: training.sequence_length is {}; change one of them",
+        sum(sizes), length);
+  if (sizes.empty() && slices > length)
+    problems.add("parallelism.slices is {}: a sequence of {} tokens has at most {}", slices, length,
+                 length);
+}
+
+// The schedule's options against what its generator reads.
+void check_knobs(const Generator& generator, const ParallelismConfig& parallelism,
+                 Problems& problems) {
+  const Knobs& knobs = generator.knobs;
+  if (knobs.block)
+    problems.add(
+        "parallelism.pipeline_parallel_schedule is {}: a block of your own is written to CSV by "
+        "sluice schedule; give that as parallelism.pipeline_parallel_schedule_csv",
+        generator.name);
+  if (knobs.memory_cap && parallelism.memory_cap == 0)
+    problems.add("parallelism.memory_cap is 0: {} needs a cap, in stage-activations per device",
+                 generator.name);
+  if (!knobs.memory_cap && parallelism.memory_cap != 0)
+    problems.add("parallelism.memory_cap is {}: {} takes no cap; zb and adaptive-v do",
+                 number(parallelism.memory_cap), generator.name);
+  if (!knobs.slices && slices_of(parallelism) != 1)
+    problems.add(
+        "parallelism.slices is {}: {} does not cut sequences; seq1f1b, zb-v and v-half are among "
+        "those that do",
+        slices_of(parallelism), generator.name);
+  const int stages = parallelism.stages_per_device;
+  if (!knobs.stages_per_device && stages != 0 && stages != knobs.default_stages_per_device)
+    problems.add("parallelism.stages_per_device is {}: {} always has {}; leave the key out", stages,
+                 generator.name, knobs.default_stages_per_device);
+}
+
+void check_layers(const Config& config, std::int64_t stages, Problems& problems) {
+  const LayersPerStage& split = config.parallelism.layers_per_stage;
+  const int layers = config.model.layers;
+  if (split.rule == "even" && layers % stages != 0)
+    problems.add(
+        "model.layers is {}: does not divide by the {} stages; change it, or set "
+        "parallelism.layers_per_stage to cost or to a list",
+        layers, stages);
+  if (split.rule == "cost" && stages > layers + 2)
+    problems.add(
+        "model.layers is {}: too few for {} stages, even with embedding and head as stages of "
+        "their own; use fewer stages",
+        layers, stages);
+  if (split.rule == "list" && static_cast<std::int64_t>(split.list.size()) != stages)
+    problems.add("parallelism.layers_per_stage has {} numbers: there are {} stages; give one each",
+                 split.list.size(), stages);
+}
+
+// What can be said of a list of layers before the number of stages is known.
+void check_layer_list(const Config& config, Problems& problems) {
+  const LayersPerStage& split = config.parallelism.layers_per_stage;
+  if (split.rule != "list") return;
+  if (sum(split.list) != config.model.layers)
+    problems.add("parallelism.layers_per_stage sums to {}: model.layers is {}; change one of them",
+                 sum(split.list), config.model.layers);
+  for (std::size_t s = 1; s + 1 < split.list.size(); ++s)
+    if (split.list[s] == 0)
+      problems.add(
+          "parallelism.layers_per_stage gives stage {} no layer: only the first and the last, "
+          "which "
+          "hold embedding and head, may have none",
+          s);
+}
+
+void check_schedule(const Config& config, Problems& problems) {
+  const ParallelismConfig& parallelism = config.parallelism;
+  check_layer_list(config, problems);
+  if (!parallelism.pipeline_parallel_schedule_csv.empty()) {
+    if (parallelism.memory_cap != 0)
+      problems.add("parallelism.memory_cap is {}: the CSV's order is fixed; leave the key out",
+                   number(parallelism.memory_cap));
+    if (parallelism.stages_per_device != 0)
+      problems.add("parallelism.stages_per_device is {}: the CSV says it; leave the key out",
+                   parallelism.stages_per_device);
+    return;
+  }
+  const Generator* generator = nullptr;
+  try {
+    generator = &find_generator(parallelism.pipeline_parallel_schedule);
+  } catch (const UserError& error) {
+    problems.add("parallelism.pipeline_parallel_schedule: {}", error.what());
+    return;
+  }
+  check_knobs(*generator, parallelism, problems);
+  const std::int64_t stages_per_device = parallelism.stages_per_device
+                                             ? parallelism.stages_per_device
+                                             : generator->knobs.default_stages_per_device;
+  check_layers(config, stages_per_device * parallelism.pipeline_parallel_degree, problems);
+}
+
+}  // namespace
+
+std::vector<std::string> validate_config(const Config& config) {
+  Problems problems;
+  check_model(config, problems);
+  check_training(config, problems);
+  check_slices(config, problems);
+  check_schedule(config, problems);
+  return problems.take();
+}
+
+Config resolve_config(const Config& config) {
+  Config resolved = config;
+  resolved.model.kv_heads = kv_heads_of(config.model);
+  resolved.model.ffn_dim = ffn_dim_of(config.model);
+  if (config.model.positions == 0) resolved.model.positions = config.training.sequence_length;
+  ParallelismConfig& parallelism = resolved.parallelism;
+  parallelism.num_microbatches = microbatches_of(config);
+  parallelism.slices = slices_of(config.parallelism);
+  if (parallelism.slices > 1 && parallelism.slice_sizes.empty()) {
+    const int length = config.training.sequence_length;
+    for (int slice = 0; slice < parallelism.slices; ++slice)
+      parallelism.slice_sizes.push_back(length / parallelism.slices +
+                                        (slice < length % parallelism.slices ? 1 : 0));
+  }
+  if (parallelism.pipeline_parallel_schedule_csv.empty() && parallelism.stages_per_device == 0)
+    parallelism.stages_per_device =
+        find_generator(parallelism.pipeline_parallel_schedule).knobs.default_stages_per_device;
+  return resolved;
+}
+
+}  // namespace sluice

@@ -1,0 +1,63 @@
+// What a run says of each step, for machines and for people: metrics.jsonl, one JSON object per
+// line, and the step line of the terminal in torchtitan's form.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/files/atomic_file.h"
+
+namespace sluice {
+
+struct StepMetrics {
+  std::int64_t step = 0;
+  double loss = 0;
+  double grad_norm = 0;
+  double lr = 0;
+  std::int64_t tokens = 0;
+  double step_time_s = 0;
+  double tps = 0;
+  double bubble = 0;                           // of the whole, 0 to 1
+  std::vector<std::int64_t> peak_stash_bytes;  // per rank
+  std::vector<std::int64_t> predicted_peak_stash_bytes;
+  std::optional<double> validation_loss;  // only in rows of a validation
+};
+
+// One line, with its newline. Every number reads back as the same double; what JSON has no number
+// for (NaN, infinities) is null.
+std::string metrics_line(const StepMetrics& metrics);
+
+class MetricsLog {
+ public:
+  // Continues the file at `path`, or starts it, folder included. Rows of steps from `first_step`
+  // on, which this run is going to write, are dropped, as is a last line that a killed run left
+  // unfinished; the file is rewritten atomically, and only when there is something to drop.
+  MetricsLog(FileSystem& files, const std::string& path, std::int64_t first_step);
+
+  // The line is in the file when it returns. UserError as in AppendFile.
+  void append(const StepMetrics& metrics);
+
+ private:
+  std::unique_ptr<AppendFile> file_;
+};
+
+struct StepLine {
+  std::int64_t step = 0;
+  double loss = 0;
+  double grad_norm = 0;
+  double memory_gib = 0;
+  double memory_percent = 0;
+  double tps = 0;  // per device
+  double tflops = 0;
+  std::optional<double> mfu_percent;  // N/A where the device's peak is unknown
+  double bubble_percent = 0;
+};
+
+// step: 120  loss:  4.31250  grad_norm:  0.9123  memory: 12.31GiB(8.86%)  tps: 41,203
+// tflops: 312.40  mfu: 39.50%  bubble: 12.50%    (on one line, without a newline)
+std::string step_line(const StepLine& line);
+
+}  // namespace sluice
