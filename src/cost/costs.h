@@ -17,7 +17,10 @@ struct OpCosts {
   double f = 0, i = 0, w = 0, b = 0;  // durations
   double after_f = 0;                 // memory its stash holds from the start of F
   double after_i = 0;                 // ... from the end of I on, until W ends; may be more
-  double kv = 0;            // K/V held from its F to the microbatch's last I; 0 unless sliced
+  double kv = 0;  // K/V held from its F to the microbatch's last I; 0 unless sliced
+  // Gradients of the slice's keys and values, held from the end of the microbatch's first I (of its
+  // last slice) to the end of the slice's own; that of the last slice itself is never held.
+  double kv_gradient = 0;
   double sent_forward = 0;  // bytes
   double sent_backward = 0;
 };

@@ -176,7 +176,7 @@ Costs costs_from_json(std::string_view text, const Schedule& schedule) {
                        e.f.size(), schedule.name, schedule.num_slices);
     for (std::size_t c = 0; c < e.f.size(); ++c)
       table.push_back({e.f[c], e.i[c], e.w[c], e.b[c], e.after_f[c], e.after_i[c],
-                       schedule.num_slices > 1 ? e.kv[c] : 0, e.sent_forward[c],
+                       schedule.num_slices > 1 ? e.kv[c] : 0, 0, e.sent_forward[c],
                        e.sent_backward[c]});
   }
   Costs costs(schedule.num_stages(), schedule.num_slices, std::move(table));

@@ -1,6 +1,7 @@
 // Replays what each device holds, op by op in program order: a stash from the start of its F, in
 // its other size from the end of its I, gone at the end of its W or B; keys and values of sliced
-// microbatches from each slice's F to the end of the microbatch's last I.
+// microbatches from each slice's F to the end of the microbatch's last I; their gradients from its
+// first I on.
 #pragma once
 
 #include <algorithm>
@@ -20,10 +21,15 @@ class MemoryReplay {
       : costs_(std::move(costs)),
         held_(schedule.programs.size(), 0),
         peak_(schedule.programs.size(), 0),
-        kv_(static_cast<std::size_t>(schedule.num_stages()), 0) {
+        num_slices_(schedule.num_slices),
+        kv_(static_cast<std::size_t>(schedule.num_stages()), 0),
+        kv_gradients_(static_cast<std::size_t>(schedule.num_stages()), 0) {
     for (int stage = 0; stage < schedule.num_stages(); ++stage)
-      for (int slice = 0; slice < schedule.num_slices; ++slice)
+      for (int slice = 0; slice < schedule.num_slices; ++slice) {
         kv_[static_cast<std::size_t>(stage)] += costs_.at(stage, slice).kv;
+        if (slice + 1 < schedule.num_slices)
+          kv_gradients_[static_cast<std::size_t>(stage)] += costs_.at(stage, slice).kv_gradient;
+      }
   }
 
   MemoryStep apply(std::size_t device, const Op& op) {
@@ -40,6 +46,9 @@ class MemoryReplay {
       // Backwards take the slices last to first: slice 0 is the last to need the keys and values.
       if (op.slice == 0 && gives_input_gradient(op.kind))
         held -= kv_[static_cast<std::size_t>(op.stage)];
+      if (gives_input_gradient(op.kind))
+        held += op.slice + 1 == num_slices_ ? kv_gradients_[static_cast<std::size_t>(op.stage)]
+                                            : -costs.kv_gradient;
       step.at_end = held;
     }
     peak_[device] = std::max(peak_[device], held);
@@ -51,7 +60,9 @@ class MemoryReplay {
  private:
   Costs costs_;
   std::vector<double> held_, peak_;
-  std::vector<double> kv_;  // per stage, of a whole microbatch
+  int num_slices_;
+  std::vector<double> kv_;            // per stage, of a whole microbatch
+  std::vector<double> kv_gradients_;  // per stage, of all slices but the last
 };
 
 }  // namespace sluice

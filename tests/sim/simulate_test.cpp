@@ -156,6 +156,22 @@ TEST(Simulate, KeysAndValuesOfEarlierSlicesStayUntilTheLastI) {
   EXPECT_EQ(sim.max_peak_bytes, 27);
 }
 
+TEST(Simulate, GradientsOfKeysAndValuesAreHeldBetweenTheFirstIAndTheLast) {
+  const Schedule schedule = valid_schedule("0F0.0,0F0.1,0F0.2,0B0.2,0B0.1,0B0.0\n");
+  std::vector<OpCosts> table(3);
+  for (std::size_t c = 0; c < 3; ++c) {
+    table[c].f = table[c].b = 1;
+    table[c].kv_gradient = std::vector<double>{5, 7, 100}[c];
+  }
+  Costs costs(1, 3, table);
+  costs.measured = true;
+  const Simulation sim = simulate(schedule, costs, {.timeline = true});
+  std::vector<double> values;
+  for (const MemoryPoint& point : sim.timeline.devices[0].memory)
+    values.push_back(point.value);
+  EXPECT_EQ(values, (std::vector<double>{12, 5, 0}));
+}
+
 TEST(Simulate, SlicesTakeTheirShareOfTimeAndMemory) {
   Schedule schedule = valid_schedule("0F0.0,0F0.1,0B0.1,0B0.0\n");
   schedule.slice_sizes = {3, 1};

@@ -1,0 +1,24 @@
+# Finds libtorch in a Python package folder (SLUICE_TORCH_DIR holds `torch/`, and `nvidia/` where the
+# wheel was built for CUDA), and defines the target sluice_torch. The wheel's own CMake package insists on a CUDA toolkit; on
+# the CPU nothing of CUDA but its runtime library is needed.
+find_path(SLUICE_TORCH_INCLUDE ATen/ATen.h PATHS ${SLUICE_TORCH_DIR}/torch/include NO_DEFAULT_PATH)
+find_library(SLUICE_TORCH_CPU torch_cpu PATHS ${SLUICE_TORCH_DIR}/torch/lib NO_DEFAULT_PATH)
+find_library(SLUICE_TORCH_C10 c10 PATHS ${SLUICE_TORCH_DIR}/torch/lib NO_DEFAULT_PATH)
+
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(SluiceTorch
+  REQUIRED_VARS SLUICE_TORCH_INCLUDE SLUICE_TORCH_CPU SLUICE_TORCH_C10
+  REASON_FAILURE_MESSAGE "no torch in SLUICE_TORCH_DIR='${SLUICE_TORCH_DIR}'")
+
+if(SluiceTorch_FOUND AND NOT TARGET sluice_torch)
+  add_library(sluice_torch INTERFACE)
+  target_include_directories(sluice_torch SYSTEM INTERFACE
+    ${SLUICE_TORCH_INCLUDE} ${SLUICE_TORCH_INCLUDE}/torch/csrc/api/include)
+  target_link_options(sluice_torch INTERFACE
+    -Wl,--no-as-needed
+    -Wl,-rpath,${SLUICE_TORCH_DIR}/torch/lib -Wl,-rpath,${SLUICE_TORCH_DIR}/nvidia/cu13/lib
+    -Wl,-rpath-link,${SLUICE_TORCH_DIR}/nvidia/cu13/lib)
+  # The wheel brings its own headers of fmt, newer than the system's library: use them as they are.
+  target_compile_definitions(sluice_torch INTERFACE FMT_HEADER_ONLY=1)
+  target_link_libraries(sluice_torch INTERFACE ${SLUICE_TORCH_CPU} ${SLUICE_TORCH_C10})
+endif()

@@ -1,0 +1,134 @@
+#include "model/attention.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace sluice {
+namespace {
+
+// One call: rows [query_begin, query_end) of the slice against keys [key_begin, key_end) of slice
+// `part`, of sequences [sequence, sequence_end).
+struct Piece {
+  std::int64_t sequence, sequence_end;
+  std::int64_t query_begin, query_end;
+  std::size_t part;
+  std::int64_t key_begin, key_end;
+  bool causal;
+};
+
+void add_pieces(std::vector<Piece>& pieces, std::int64_t sequence, std::int64_t sequence_end,
+                std::int64_t document_begin, std::int64_t document_end, const SliceBounds& bounds,
+                std::size_t slice) {
+  const std::int64_t begin = std::max(document_begin, bounds[slice]);
+  const std::int64_t end = std::min(document_end, bounds[slice + 1]);
+  if (begin >= end) return;
+  const std::int64_t offset = bounds[slice];
+  for (std::size_t part = 0; part < slice; ++part) {
+    const std::int64_t key_begin = std::max(document_begin, bounds[part]);
+    const std::int64_t key_end = std::min(document_end, bounds[part + 1]);
+    if (key_begin < key_end)
+      pieces.push_back({sequence, sequence_end, begin - offset, end - offset, part,
+                        key_begin - bounds[part], key_end - bounds[part], false});
+  }
+  pieces.push_back({sequence, sequence_end, begin - offset, end - offset, slice, begin - offset,
+                    end - offset, true});
+}
+
+std::vector<Piece> pieces_of(std::int64_t num_sequences, const Documents& documents,
+                             const SliceBounds& bounds, std::size_t slice) {
+  std::vector<Piece> pieces;
+  const std::int64_t length = bounds.back();
+  if (documents.single()) {
+    add_pieces(pieces, 0, num_sequences, 0, length, bounds, slice);
+    return pieces;
+  }
+  SLUICE_CHECK(static_cast<std::int64_t>(documents.starts.size()) == num_sequences,
+               "documents of {} sequences for {}", documents.starts.size(), num_sequences);
+  for (std::int64_t s = 0; s < num_sequences; ++s) {
+    const auto& starts = documents.starts[static_cast<std::size_t>(s)];
+    for (std::size_t d = 0; d < starts.size(); ++d)
+      add_pieces(pieces, s, s + 1, starts[d], d + 1 < starts.size() ? starts[d + 1] : length,
+                 bounds, slice);
+  }
+  return pieces;
+}
+
+at::Tensor rows(const at::Tensor& x, const Piece& piece) {
+  return x.slice(0, piece.sequence, piece.sequence_end)
+      .slice(2, piece.query_begin, piece.query_end);
+}
+
+// Keys or values of the piece, each repeated for the query heads that share it.
+at::Tensor keys_of(const at::Tensor& x, const Piece& piece, std::int64_t heads) {
+  const at::Tensor part =
+      x.slice(0, piece.sequence, piece.sequence_end).slice(2, piece.key_begin, piece.key_end);
+  const std::int64_t shared = heads / x.size(1);
+  return shared == 1 ? part : part.repeat_interleave(shared, 1);
+}
+
+void add_key_gradient(at::Tensor& total, const at::Tensor& gradient, const Piece& piece) {
+  at::Tensor into =
+      total.slice(0, piece.sequence, piece.sequence_end).slice(2, piece.key_begin, piece.key_end);
+  const std::int64_t kv_heads = total.size(1), shared = gradient.size(1) / kv_heads;
+  if (shared == 1) {
+    into.add_(gradient);
+    return;
+  }
+  into.add_(gradient.to(at::kFloat)
+                .view({gradient.size(0), kv_heads, shared, gradient.size(2), gradient.size(3)})
+                .sum(2));
+}
+
+}  // namespace
+
+AttentionOutput attention(const AttentionInput& input, const Documents& documents,
+                          const SliceBounds& bounds) {
+  const at::Tensor& q = input.q;
+  const std::size_t slice = input.keys.size() - 1;
+  const std::vector<Piece> pieces = pieces_of(q.size(0), documents, bounds, slice);
+  if (pieces.size() == 1) {
+    auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
+        q, keys_of(input.keys[0], pieces[0], q.size(1)),
+        keys_of(input.values[0], pieces[0], q.size(1)), 0.0, true);
+    return {out, lse};
+  }
+  AttentionOutput total;
+  total.out = at::zeros(q.sizes(), q.options().dtype(at::kFloat));
+  total.lse = at::full({q.size(0), q.size(1), q.size(2)}, -std::numeric_limits<float>::infinity(),
+                       at::kFloat);
+  for (const Piece& piece : pieces) {
+    const auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
+        rows(q, piece).contiguous(), keys_of(input.keys[piece.part], piece, q.size(1)),
+        keys_of(input.values[piece.part], piece, q.size(1)), 0.0, piece.causal);
+    at::Tensor out_so_far = rows(total.out, piece), lse_so_far = rows(total.lse, piece);
+    const at::Tensor merged = at::logaddexp(lse_so_far, lse);
+    out_so_far.mul_((lse_so_far - merged).exp_().unsqueeze(-1));
+    out_so_far.addcmul_(out.to(at::kFloat), (lse - merged).exp_().unsqueeze(-1));
+    lse_so_far.copy_(merged);
+  }
+  total.out = total.out.to(q.scalar_type());
+  return total;
+}
+
+at::Tensor attention_backward(const at::Tensor& d_out, const AttentionInput& input,
+                              const AttentionOutput& output, const Documents& documents,
+                              const SliceBounds& bounds, std::vector<at::Tensor>& key_gradients,
+                              std::vector<at::Tensor>& value_gradients) {
+  const at::Tensor& q = input.q;
+  const std::size_t slice = input.keys.size() - 1;
+  const std::vector<Piece> pieces = pieces_of(q.size(0), documents, bounds, slice);
+  at::Tensor dq = at::zeros(q.sizes(), q.options().dtype(at::kFloat));
+  for (const Piece& piece : pieces) {
+    const auto [dq_part, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+        rows(d_out, piece), rows(q, piece), keys_of(input.keys[piece.part], piece, q.size(1)),
+        keys_of(input.values[piece.part], piece, q.size(1)), rows(output.out, piece),
+        rows(output.lse, piece), 0.0, piece.causal);
+    rows(dq, piece).add_(dq_part);
+    add_key_gradient(key_gradients[piece.part], dk, piece);
+    add_key_gradient(value_gradients[piece.part], dv, piece);
+  }
+  return dq.to(q.scalar_type());
+}
+
+}  // namespace sluice

@@ -1,0 +1,43 @@
+// Attention over slices and documents. The queries of one slice see the keys of its own document:
+// those of earlier slices in whole, those of its own slice up to themselves. Each part is one call;
+// parts are merged by their log-sum-exp, and the backward of every part takes the merged output and
+// statistics, so memory stays linear in length and nothing is kept twice.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace sluice {
+
+// The documents of each sequence of a microbatch: where they start, ascending, first 0.
+struct Documents {
+  std::vector<std::vector<std::int64_t>> starts;  // one list per sequence; empty: one document each
+  bool single() const { return starts.empty(); }
+};
+
+// A slice's position ranges: slice c holds [begin[c], begin[c + 1]).
+using SliceBounds = std::vector<std::int64_t>;
+
+struct AttentionInput {
+  at::Tensor q;                    // (B, heads, n, head_dim) of this slice
+  std::vector<at::Tensor> keys;    // (B, kv_heads, n_j, head_dim) of slices 0..c
+  std::vector<at::Tensor> values;  // likewise
+};
+
+struct AttentionOutput {
+  at::Tensor out;  // (B, heads, n, head_dim)
+  at::Tensor lse;  // (B, heads, n), fp32
+};
+AttentionOutput attention(const AttentionInput& input, const Documents& documents,
+                          const SliceBounds& bounds);
+
+// Gradients: dq of this slice; into key_gradients[j] and value_gradients[j] (fp32, j = 0..c) the
+// contributions of this slice's queries are added.
+at::Tensor attention_backward(const at::Tensor& d_out, const AttentionInput& input,
+                              const AttentionOutput& output, const Documents& documents,
+                              const SliceBounds& bounds, std::vector<at::Tensor>& key_gradients,
+                              std::vector<at::Tensor>& value_gradients);
+
+}  // namespace sluice

@@ -1,0 +1,154 @@
+#include "model/ends.h"
+
+#include "base/error.h"
+#include "cost/stash.h"
+
+namespace sluice {
+namespace {
+
+constexpr double kDeviation = 0.02;
+constexpr std::int64_t kChunkTokens = 256;  // logits held at a time
+
+std::int64_t held(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.numel() * static_cast<std::int64_t>(tensor.element_size()) : 0;
+}
+
+StashQuery query(const ModelShape& shape, const SliceContext& context, const at::Tensor& x) {
+  return {.shape = shape,
+          .level = context.level,
+          .tokens = context.num_tokens(),
+          .element_bytes = static_cast<std::int64_t>(x.element_size()),
+          .sliced = context.num_slices() > 1};
+}
+
+// d loss / d logits of a chunk: softmax minus the target, zero where there is no loss.
+at::Tensor logits_gradient(const at::Tensor& logits, const at::Tensor& lse,
+                           const at::Tensor& targets, double scale) {
+  at::Tensor gradient = (logits - lse.unsqueeze(1)).exp_();
+  const at::Tensor counted = targets.ge(0);
+  gradient.scatter_add_(1, targets.clamp_min(0).unsqueeze(1),
+                        at::full({targets.size(0), 1}, -1.0, gradient.options()));
+  return gradient.mul_(counted.unsqueeze(1)).mul_(scale);
+}
+
+}  // namespace
+
+std::int64_t Embedding::Stash::bytes() const { return held(tokens) + held(d_y); }
+
+Embedding::Embedding(const ModelShape& shape, std::uint64_t seed, at::ScalarType dtype)
+    : shape_(shape) {
+  table_ = at::empty({shape.vocab_size, shape.dim}, dtype);
+  d_table_ = at::zeros({shape.vocab_size, shape.dim}, at::kFloat);
+  initialise_normal(table_, seed, "embedding.weight", kDeviation);
+  parameters_.push_back({"embedding.weight", table_, d_table_, true});
+  if (shape.family != ModelFamily::gpt2) return;
+  positions_ = at::empty({shape.positions, shape.dim}, dtype);
+  d_positions_ = at::zeros({shape.positions, shape.dim}, at::kFloat);
+  initialise_normal(positions_, seed, "positions.weight", kDeviation / 2);
+  parameters_.push_back({"positions.weight", positions_, d_positions_, true});
+}
+
+at::Tensor Embedding::forward(const at::Tensor& tokens, Stash& stash,
+                              const SliceContext& context) const {
+  stash.tokens = tokens.reshape({-1}).contiguous();
+  at::Tensor y = table_.index_select(0, stash.tokens);
+  if (positions_.defined()) y.add_(positions_.index_select(0, context.positions.reshape({-1})));
+  const std::int64_t expected = embedding_stash(query(shape_, context, y)).after_f;
+  SLUICE_CHECK(stash.bytes() == expected, "the embedding keeps {} bytes after F, predicted {}",
+               stash.bytes(), expected);
+  return y;
+}
+
+void Embedding::input_grad(const at::Tensor& dy, Stash& stash) const { stash.d_y = dy; }
+
+void Embedding::weight_grad(Stash& stash, const SliceContext& context) {
+  const at::Tensor dy = stash.d_y.to(at::kFloat);
+  d_table_.index_add_(0, stash.tokens, dy);
+  if (d_positions_.defined()) d_positions_.index_add_(0, context.positions.reshape({-1}), dy);
+  stash = Stash();
+}
+
+std::int64_t Head::Stash::bytes() const {
+  return held(n) + held(lse) + held(targets) + held(d_x) + held(norm.weight) + held(norm.bias);
+}
+
+Head::Head(const ModelShape& shape, std::uint64_t seed, at::ScalarType dtype) : shape_(shape) {
+  norm_.family = shape.family;
+  norm_.weight = at::ones({shape.dim}, dtype);
+  d_norm_weight_ = at::zeros({shape.dim}, at::kFloat);
+  parameters_.push_back({"norm.weight", norm_.weight, d_norm_weight_, false});
+  if (shape.family == ModelFamily::gpt2) {
+    norm_.bias = at::zeros({shape.dim}, dtype);
+    d_norm_bias_ = at::zeros({shape.dim}, at::kFloat);
+    parameters_.push_back({"norm.bias", norm_.bias, d_norm_bias_, false});
+  }
+  weight_ = at::empty({shape.vocab_size, shape.dim}, dtype);
+  d_weight_ = at::zeros({shape.vocab_size, shape.dim}, at::kFloat);
+  // A tied output projection starts as, and stays, the embedding's table.
+  initialise_normal(weight_, seed, shape.tied_embeddings ? "embedding.weight" : "head.weight",
+                    kDeviation);
+  parameters_.push_back({"head.weight", weight_, d_weight_, true});
+}
+
+at::Tensor Head::logits(const at::Tensor& x) const {
+  NormStatistics statistics;
+  return at::mm(norm(norm_, x, statistics), weight_.t());
+}
+
+double Head::forward(const at::Tensor& x, const at::Tensor& targets, double scale, Stash* stash,
+                     const SliceContext& context) const {
+  NormStatistics statistics;
+  const at::Tensor n = norm(norm_, x, statistics);
+  const at::Tensor flat = targets.reshape({-1}).contiguous();
+  const at::Tensor lse = at::empty({n.size(0)}, at::kFloat);
+  const at::Tensor dn = stash ? at::empty_like(n) : at::Tensor();
+  double loss = 0;
+  for (std::int64_t begin = 0; begin < n.size(0); begin += kChunkTokens) {
+    const std::int64_t end = std::min(begin + kChunkTokens, n.size(0));
+    const at::Tensor logits = at::mm(n.slice(0, begin, end), weight_.t()).to(at::kFloat);
+    const at::Tensor wanted = flat.slice(0, begin, end);
+    at::Tensor chunk_lse = lse.slice(0, begin, end);
+    chunk_lse.copy_(at::logsumexp(logits, 1));
+    const at::Tensor chosen = logits.gather(1, wanted.clamp_min(0).unsqueeze(1)).squeeze(1);
+    loss += (chunk_lse - chosen).mul_(wanted.ge(0)).to(at::kDouble).sum().item<double>();
+    if (stash)
+      dn.slice(0, begin, end)
+          .copy_(at::mm(logits_gradient(logits, chunk_lse, wanted, scale).to(n.scalar_type()),
+                        weight_));
+  }
+  if (stash) {
+    stash->n = n;
+    stash->lse = lse;
+    stash->targets = flat;
+    stash->scale = scale;
+    stash->norm = norm_backward(norm_, dn, x, statistics);
+    stash->d_x = stash->norm.input;
+    stash->norm.input = at::Tensor();
+    const std::int64_t expected = head_stash(query(shape_, context, x)).after_f;
+    SLUICE_CHECK(stash->bytes() == expected, "the head keeps {} bytes after F, predicted {}",
+                 stash->bytes(), expected);
+  }
+  return loss * scale;
+}
+
+at::Tensor Head::input_grad(Stash& stash) const {
+  at::Tensor dx = std::move(stash.d_x);
+  stash.d_x = at::Tensor();
+  return dx;
+}
+
+void Head::weight_grad(Stash& stash) {
+  for (std::int64_t begin = 0; begin < stash.n.size(0); begin += kChunkTokens) {
+    const std::int64_t end = std::min(begin + kChunkTokens, stash.n.size(0));
+    const at::Tensor n = stash.n.slice(0, begin, end);
+    const at::Tensor logits = at::mm(n, weight_.t()).to(at::kFloat);
+    const at::Tensor gradient = logits_gradient(logits, stash.lse.slice(0, begin, end),
+                                                stash.targets.slice(0, begin, end), stash.scale);
+    d_weight_.addmm_(gradient.t(), n.to(at::kFloat));
+  }
+  d_norm_weight_.add_(stash.norm.weight);
+  if (d_norm_bias_.defined()) d_norm_bias_.add_(stash.norm.bias);
+  stash = Stash();
+}
+
+}  // namespace sluice

@@ -1,0 +1,44 @@
+#include "model/parameter.h"
+
+#include <cmath>
+#include <numbers>
+
+namespace sluice {
+namespace {
+
+// SplitMix64: a counter in, 64 well-mixed bits out.
+std::uint64_t mix(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+// FNV-1a.
+std::uint64_t hash_of(const std::string& name) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : name)
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
+double uniform(std::uint64_t bits) { return (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53; }
+
+}  // namespace
+
+void initialise_normal(at::Tensor& value, std::uint64_t seed, const std::string& name,
+                       double deviation) {
+  const std::uint64_t base = mix(seed ^ mix(hash_of(name)));
+  const at::Tensor drawn = at::empty(value.sizes(), at::kFloat);
+  float* out = drawn.mutable_data_ptr<float>();
+  const std::int64_t count = drawn.numel();
+  for (std::int64_t n = 0; n < count; ++n) {
+    const auto counter = static_cast<std::uint64_t>(n);
+    const double radius = std::sqrt(-2 * std::log(uniform(mix(base + 2 * counter))));
+    const double angle = 2 * std::numbers::pi * uniform(mix(base + 2 * counter + 1));
+    out[n] = static_cast<float>(deviation * radius * std::cos(angle));
+  }
+  value.copy_(drawn);
+}
+
+}  // namespace sluice

@@ -1,0 +1,31 @@
+// What a layer must know about the slice it works on.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+
+#include "cost/model_shape.h"
+#include "model/attention.h"
+
+namespace sluice {
+
+struct SliceContext {
+  std::int64_t num_sequences = 1;  // B: sequences of the microbatch
+  std::size_t slice = 0;
+  SliceBounds bounds;  // {0, T} where the microbatch is not cut
+  Documents documents;
+  at::Tensor positions;  // (B, n), restarting in every document
+  RecomputeLevel level = RecomputeLevel::none;
+
+  std::size_t num_slices() const { return bounds.size() - 1; }
+  bool last_slice() const { return slice + 1 == num_slices(); }
+  std::int64_t length() const { return bounds[slice + 1] - bounds[slice]; }  // n
+  std::int64_t num_tokens() const { return num_sequences * length(); }       // T of this slice
+};
+
+// The positions of slice [begin, end) of every sequence, restarting where a document starts.
+at::Tensor positions_of(std::int64_t num_sequences, std::int64_t begin, std::int64_t end,
+                        const Documents& documents);
+
+}  // namespace sluice

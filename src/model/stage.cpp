@@ -1,0 +1,150 @@
+#include "model/stage.h"
+
+#include "base/error.h"
+
+namespace sluice {
+
+Stage::Stage(const StageOptions& options) : options_(options) {
+  if (options.embedding) embedding_.emplace(options.shape, options.seed, options.dtype);
+  for (std::int64_t layer = options.first_layer; layer < options.end_layer; ++layer)
+    blocks_.emplace_back(options.shape, layer, options.seed, options.dtype);
+  if (options.head) head_.emplace(options.shape, options.seed, options.dtype);
+}
+
+void Stage::begin_step(SliceBounds bounds, double loss_scale) {
+  SLUICE_CHECK(states_.empty(), "{} microbatches of the last step are still open", states_.size());
+  bounds_ = std::move(bounds);
+  loss_scale_ = loss_scale;
+  loss_ = 0;
+}
+
+SliceContext Stage::context_of(const Microbatch& data, std::size_t slice) const {
+  SliceContext context;
+  context.num_sequences = data.tokens.size(0);
+  context.slice = slice;
+  context.bounds = bounds_;
+  context.documents = data.documents;
+  context.positions =
+      positions_of(context.num_sequences, bounds_[slice], bounds_[slice + 1], data.documents);
+  context.level = options_.level;
+  return context;
+}
+
+// Of one slice, and of the key and value gradients that its microbatch holds.
+std::int64_t Stage::bytes_of(const State& state, std::size_t slice) const {
+  std::int64_t bytes = 0;
+  if (embedding_) bytes += state.embedding[slice].bytes();
+  for (const BlockState& block : state.blocks) {
+    if (slice < block.slices.size()) bytes += block.slices[slice].bytes();
+    bytes += block.key_value_gradient_bytes();
+  }
+  if (head_) bytes += state.head[slice].bytes();
+  return bytes;
+}
+
+Stage::State& Stage::open(int microbatch) {
+  State& state = states_[microbatch];
+  if (!state.contexts.empty()) return state;
+  const std::size_t slices = bounds_.size() - 1;
+  state.blocks.resize(blocks_.size());
+  state.embedding.resize(slices);
+  state.head.resize(slices);
+  state.contexts.resize(slices);
+  state.slices_left = static_cast<int>(slices);
+  return state;
+}
+
+at::Tensor Stage::forward(int microbatch, int slice, const Microbatch& data,
+                          const at::Tensor& input) {
+  const auto c = static_cast<std::size_t>(slice);
+  State& state = open(microbatch);
+  state.contexts[c] = context_of(data, c);
+  const SliceContext& context = state.contexts[c];
+  const std::int64_t before = bytes_of(state, c);
+  at::Tensor x = input;
+  if (embedding_)
+    x = embedding_->forward(data.tokens.slice(1, bounds_[c], bounds_[c + 1]), state.embedding[c],
+                            context);
+  for (std::size_t b = 0; b < blocks_.size(); ++b)
+    x = blocks_[b].forward(x, state.blocks[b], context);
+  if (head_) {
+    loss_ += head_->forward(x, data.targets.slice(1, bounds_[c], bounds_[c + 1]), loss_scale_,
+                            &state.head[c], context);
+    x = at::Tensor();
+  }
+  stash_bytes_ += bytes_of(state, c) - before;
+  return x;
+}
+
+at::Tensor Stage::input_grad(int microbatch, int slice, const at::Tensor& d_output) {
+  const auto c = static_cast<std::size_t>(slice);
+  State& state = states_.at(microbatch);
+  const SliceContext& context = state.contexts[c];
+  const std::int64_t before = bytes_of(state, c);
+  at::Tensor dx = head_ ? head_->input_grad(state.head[c]) : d_output;
+  for (std::size_t b = blocks_.size(); b-- > 0;)
+    dx = blocks_[b].input_grad(dx, state.blocks[b], context);
+  if (embedding_) {
+    embedding_->input_grad(dx, state.embedding[c]);
+    dx = at::Tensor();
+  }
+  stash_bytes_ += bytes_of(state, c) - before;
+  return dx;
+}
+
+void Stage::weight_grad(int microbatch, int slice) {
+  const auto c = static_cast<std::size_t>(slice);
+  State& state = states_.at(microbatch);
+  const SliceContext& context = state.contexts[c];
+  const std::int64_t before = bytes_of(state, c);
+  if (head_) head_->weight_grad(state.head[c]);
+  for (std::size_t b = blocks_.size(); b-- > 0;)
+    blocks_[b].weight_grad(state.blocks[b], context);
+  if (embedding_) embedding_->weight_grad(state.embedding[c], context);
+  stash_bytes_ += bytes_of(state, c) - before;
+  if (--state.slices_left == 0) states_.erase(microbatch);
+}
+
+at::Tensor Stage::evaluate(int microbatch, int slice, const Microbatch& data,
+                           const at::Tensor& input) {
+  const auto c = static_cast<std::size_t>(slice);
+  State& state = open(microbatch);
+  SliceContext context = context_of(data, c);
+  context.level = RecomputeLevel::full;
+  at::Tensor x = input;
+  if (embedding_) {
+    Embedding::Stash unused;
+    x = embedding_->forward(data.tokens.slice(1, bounds_[c], bounds_[c + 1]), unused, context);
+  }
+  for (std::size_t b = 0; b < blocks_.size(); ++b) {
+    x = blocks_[b].forward(x, state.blocks[b], context);
+    state.blocks[b].slices[c].x = at::Tensor();
+  }
+  if (head_) {
+    loss_ += head_->forward(x, data.targets.slice(1, bounds_[c], bounds_[c + 1]), loss_scale_,
+                            nullptr, context);
+    x = at::Tensor();
+  }
+  if (context.last_slice()) states_.erase(microbatch);
+  return x;
+}
+
+std::vector<Parameter*> Stage::parameters() {
+  std::vector<Parameter*> all;
+  const auto add = [&](std::vector<Parameter>& list) {
+    for (Parameter& parameter : list)
+      all.push_back(&parameter);
+  };
+  if (embedding_) add(embedding_->parameters());
+  for (Block& block : blocks_)
+    add(block.parameters());
+  if (head_) add(head_->parameters());
+  return all;
+}
+
+void Stage::zero_gradients() {
+  for (Parameter* parameter : parameters())
+    parameter->gradient.zero_();
+}
+
+}  // namespace sluice

@@ -1,0 +1,87 @@
+// A stage: a run of consecutive blocks, with the embedding before the first and the head after the
+// last where it has them. Works on one slice of one microbatch at a time and keeps their stashes.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "model/block.h"
+#include "model/ends.h"
+
+namespace sluice {
+
+// The data of one microbatch: B sequences of `length` tokens.
+struct Microbatch {
+  at::Tensor tokens;   // (B, length), 64-bit
+  at::Tensor targets;  // (B, length), -1: no loss
+  Documents documents;
+};
+
+struct StageOptions {
+  ModelShape shape;
+  std::int64_t first_layer = 0;
+  std::int64_t end_layer = 0;  // one past the last
+  bool embedding = false;
+  bool head = false;
+  RecomputeLevel level = RecomputeLevel::none;
+  std::uint64_t seed = 0;
+  at::ScalarType dtype = at::kFloat;
+};
+
+class Stage {
+ public:
+  explicit Stage(const StageOptions& options);
+
+  // How microbatches are cut; {0, length} for whole ones. Every token's loss counts `loss_scale`.
+  void begin_step(SliceBounds bounds, double loss_scale);
+
+  // input (T, dim), or undefined where the stage has the embedding -> output (T, dim), or undefined
+  // where it has the head, whose loss is added to loss(). REQUIRES earlier slices' forward.
+  at::Tensor forward(int microbatch, int slice, const Microbatch& data, const at::Tensor& input);
+  // Gradient of the output (undefined with the head) -> gradient of the input (undefined with the
+  // embedding). REQUIRES later slices' input_grad.
+  at::Tensor input_grad(int microbatch, int slice, const at::Tensor& d_output);
+  // Adds to the gradients; frees the stash.
+  void weight_grad(int microbatch, int slice);
+
+  // The same forward for evaluation: keeps keys and values for later slices and nothing else, and
+  // forgets the microbatch after its last slice.
+  at::Tensor evaluate(int microbatch, int slice, const Microbatch& data, const at::Tensor& input);
+
+  double loss() const { return loss_; }
+  // Bytes in stashes now: element size times number, each storage once.
+  std::int64_t stash_bytes() const { return stash_bytes_; }
+
+  // In canonical order: embedding, blocks ascending, head.
+  std::vector<Parameter*> parameters();
+  void zero_gradients();
+
+ private:
+  struct State {
+    std::vector<BlockState> blocks;
+    std::vector<Embedding::Stash> embedding;  // per slice
+    std::vector<Head::Stash> head;
+    std::vector<SliceContext> contexts;
+    int slices_left = 0;
+  };
+
+  State& open(int microbatch);
+  SliceContext context_of(const Microbatch& data, std::size_t slice) const;
+  std::int64_t bytes_of(const State& state, std::size_t slice) const;
+
+  StageOptions options_;
+  std::optional<Embedding> embedding_;
+  std::vector<Block> blocks_;
+  std::optional<Head> head_;
+  SliceBounds bounds_;
+  double loss_scale_ = 1;
+  double loss_ = 0;
+  std::int64_t stash_bytes_ = 0;
+  std::map<int, State> states_;  // by microbatch
+};
+
+}  // namespace sluice
