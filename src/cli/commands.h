@@ -12,5 +12,8 @@ void add_schedule(CLI::App& app, ExitCode& exit_code);
 void add_check(CLI::App& app, ExitCode& exit_code);
 void add_simulate(CLI::App& app, ExitCode& exit_code);
 void add_compare(CLI::App& app, ExitCode& exit_code);
+void add_data(CLI::App& app, ExitCode& exit_code);
+// Of sluice-engine; the one of sluice says how to get that.
+void add_train(CLI::App& app, ExitCode& exit_code);
 
 }  // namespace sluice::cli

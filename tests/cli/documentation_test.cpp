@@ -79,13 +79,17 @@ TEST(Documentation, EveryCommandPrintsWhatIsShown) {
     fs::create_directories(scratch / "docs/images");
     for (const Command& command : commands_of(file)) {
       SCOPED_TRACE(command.where + ": ./sluice " + command.arguments);
-      const test::Ran ran = test::run_sluice(command.arguments, folder.path());
+      const bool trains = command.arguments.starts_with("train ");
+      if (trains && std::string(SLUICE_ENGINE_BINARY).empty()) continue;
+      const test::Ran ran = test::run_shell(
+          fmt::format("'{}' {}", trains ? SLUICE_ENGINE_BINARY : SLUICE_BINARY, command.arguments),
+          folder.path());
       std::vector<std::string> actual;
       const std::string text = ran.out + ran.err;
       for (const std::string_view line : split(text, '\n'))
         actual.emplace_back(line);
       actual.pop_back();  // after the last line end
-      if (command.expected.empty())
+      if (command.expected.empty() || command.expected == std::vector<std::string>{"..."})
         EXPECT_EQ(ran.code, 0) << text;
       else
         EXPECT_TRUE(same(command.expected, actual)) << "it printed:\n" << text;

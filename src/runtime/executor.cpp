@@ -1,0 +1,158 @@
+#include "runtime/executor.h"
+
+#include "base/error.h"
+
+namespace sluice {
+namespace {
+
+std::span<std::byte> bytes_of(const at::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
+}
+
+}  // namespace
+
+Executor::Executor(const Schedule& lowered, std::map<int, Stage*> stages, Communicator& world,
+                   bool evaluate)
+    : schedule_(lowered), stages_(std::move(stages)), world_(world), evaluate_(evaluate) {
+  SLUICE_CHECK(world.size() == lowered.num_devices(), "{} ranks for {} devices", world.size(),
+               lowered.num_devices());
+}
+
+ExecutedStep Executor::run(const DataSource& data, const SliceBounds& bounds, std::int64_t dim,
+                           at::ScalarType dtype, std::chrono::steady_clock::time_point origin) {
+  bounds_ = bounds;
+  dim_ = dim;
+  dtype_ = dtype;
+  data_ = data;
+  const auto now = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - origin).count();
+  };
+  ExecutedStep step;
+  const Program& program = schedule_.programs[static_cast<std::size_t>(world_.rank())];
+  for (std::size_t i = 0; i < program.size(); ++i) {
+    const Op& op = program[i];
+    try {
+      // Waiting is not computing: the input is awaited before the clock of the op starts.
+      if (op.kind == OpKind::F || gives_input_gradient(op.kind)) {
+        const Key key{op.kind != OpKind::F, op.stage, op.microbatch, op.slice};
+        if (const auto found = arriving_.find(key); found != arriving_.end())
+          world_.wait(found->second.request);
+      }
+      const double start = now();
+      run_op(op, data);
+      if (!is_compute(op.kind)) continue;
+      const double end = now();
+      const std::int64_t held = stash_bytes();
+      step.timeline.spans.push_back({op, start, end});
+      step.timeline.memory.push_back({end, static_cast<double>(held)});
+      step.timeline.busy += end - start;
+      step.peak_stash_bytes = std::max(step.peak_stash_bytes, held);
+      reap_sends();
+    } catch (const CommError& error) {
+      throw CommError(fmt::format("{} at {}", error.what(), around(i)), error.guilty());
+    } catch (const UserError& error) {
+      throw UserError(fmt::format("{} at {}", error.what(), around(i)), error.code());
+    } catch (const std::exception& error) {
+      throw InternalError(fmt::format("rank {}: {} at {}", world_.rank(), error.what(), around(i)));
+    }
+  }
+  for (Arriving& message : sent_)
+    world_.wait(message.request);
+  sent_.clear();
+  step.timeline.peak = static_cast<double>(step.peak_stash_bytes);
+  SLUICE_CHECK(here_.empty() && leaving_.empty() && arriving_.empty(),
+               "{} tensors were made and not used",
+               here_.size() + leaving_.size() + arriving_.size());
+  return step;
+}
+
+void Executor::run_op(const Op& op, const DataSource& data) {
+  switch (op.kind) {
+    case OpKind::F: {
+      at::Tensor input;
+      if (op.stage > 0) input = take_input(op, false);
+      Stage& stage = *stages_.at(op.stage);
+      const Microbatch& batch = data(op.microbatch);
+      hand_over(op, false,
+                evaluate_ ? stage.evaluate(op.microbatch, op.slice, batch, input)
+                          : stage.forward(op.microbatch, op.slice, batch, input));
+      return;
+    }
+    case OpKind::I:
+    case OpKind::B: {
+      at::Tensor gradient;
+      if (op.stage < schedule_.num_stages() - 1) gradient = take_input(op, true);
+      hand_over(op, true, stages_.at(op.stage)->input_grad(op.microbatch, op.slice, gradient));
+      if (op.kind == OpKind::B) stages_.at(op.stage)->weight_grad(op.microbatch, op.slice);
+      return;
+    }
+    case OpKind::W: stages_.at(op.stage)->weight_grad(op.microbatch, op.slice); return;
+    case OpKind::SendF:
+    case OpKind::SendB: send(op); return;
+    case OpKind::RecvF:
+    case OpKind::RecvB: post_receive(op); return;
+    case OpKind::ReduceGrad:
+    case OpKind::Update:
+    case OpKind::Unshard:
+    case OpKind::Reshard: return;  // the training loop reduces and updates after the program
+  }
+}
+
+at::Tensor Executor::take_input(const Op& op, bool gradient) {
+  const Key key{gradient, op.stage, op.microbatch, op.slice};
+  if (auto arrived = arriving_.extract(key)) return std::move(arrived.mapped().tensor);
+  auto made = here_.extract(key);
+  SLUICE_CHECK(!made.empty(), "{} has no input", schedule_.text(op));
+  return std::move(made.mapped());
+}
+
+void Executor::hand_over(const Op& op, bool gradient, at::Tensor tensor) {
+  const int to = gradient ? op.stage - 1 : op.stage + 1;
+  if (to < 0 || to >= schedule_.num_stages()) return;
+  const Key key{gradient, to, op.microbatch, op.slice};
+  const bool local = schedule_.placement.device_of(op.pipe, to) == world_.rank();
+  (local ? here_ : leaving_)[key] = std::move(tensor);
+}
+
+void Executor::send(const Op& op) {
+  const Key key{op.kind == OpKind::SendB, partner_stage(op), op.microbatch, op.slice};
+  auto leaving = leaving_.extract(key);
+  SLUICE_CHECK(!leaving.empty(), "{} has nothing to send", schedule_.text(op));
+  Arriving message{leaving.mapped().contiguous(), {}};
+  message.request = world_.send(schedule_.placement.device_of(op.pipe, key.stage),
+                                bytes_of(message.tensor), schedule_.text(op));
+  sent_.push_back(std::move(message));
+}
+
+void Executor::post_receive(const Op& op) {
+  const auto c = static_cast<std::size_t>(op.slice);
+  const std::int64_t tokens = data_(op.microbatch).tokens.size(0) * (bounds_[c + 1] - bounds_[c]);
+  Arriving message{at::empty({tokens, dim_}, dtype_), {}};
+  message.request = world_.recv(schedule_.placement.device_of(op.pipe, partner_stage(op)),
+                                bytes_of(message.tensor), schedule_.text(op));
+  arriving_.emplace(Key{op.kind == OpKind::RecvB, op.stage, op.microbatch, op.slice},
+                    std::move(message));
+}
+
+void Executor::reap_sends() {
+  std::erase_if(sent_, [&](Arriving& message) { return world_.test(message.request); });
+}
+
+std::int64_t Executor::stash_bytes() const {
+  std::int64_t total = 0;
+  for (const auto& [number, stage] : stages_)
+    total += stage->stash_bytes();
+  return total;
+}
+
+std::string Executor::around(std::size_t position) const {
+  const Program& program = schedule_.programs[static_cast<std::size_t>(world_.rank())];
+  std::string out = fmt::format("op {} of rank {}:", position, world_.rank());
+  const std::size_t first = position < 4 ? 0 : position - 4;
+  for (std::size_t i = first; i < std::min(position + 5, program.size()); ++i)
+    out += i == position ? fmt::format(" >{}<", schedule_.text(program[i]))
+                         : fmt::format(" {}", schedule_.text(program[i]));
+  return out;
+}
+
+}  // namespace sluice

@@ -1,0 +1,81 @@
+// The executor: one loop over one rank's lowered program. It knows no schedule by name; what was
+// proved is what it runs: receives are posted where they stand, sends leave where they stand and
+// finish on their own, a stash is freed by the op that last needs it.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "model/stage.h"
+#include "schedule/schedule.h"
+#include "trace/timeline.h"
+
+namespace sluice {
+
+// What one run of the program gave.
+struct ExecutedStep {
+  DeviceTimeline timeline;            // seconds since `origin`; memory in stash bytes
+  std::int64_t peak_stash_bytes = 0;  // the ledger, read at op ends
+};
+
+class Executor {
+ public:
+  // The data of a microbatch, the same on every rank that asks.
+  using DataSource = std::function<const Microbatch&(int microbatch)>;
+
+  // `stages` are this rank's, by stage number. REQUIRES: `lowered` was proved by validate(); rank
+  // r of `world` is device r; all outlive the executor.
+  // `evaluate` runs forwards without keeping anything for a backward.
+  Executor(const Schedule& lowered, std::map<int, Stage*> stages, Communicator& world,
+           bool evaluate = false);
+
+  // Runs the program once: every forward and backward of one step, or of a forward-only schedule
+  // every forward. Throws UserError, CommError or InternalError with the op and the ops around it.
+  // Times count from `origin`.
+  ExecutedStep run(const DataSource& data, const SliceBounds& bounds, std::int64_t dim,
+                   at::ScalarType dtype, std::chrono::steady_clock::time_point origin);
+
+ private:
+  // A tensor on its way between stages: which way, and of whom.
+  struct Key {
+    bool gradient;
+    int stage, microbatch, slice;  // of the op that will use it
+    auto operator<=>(const Key&) const = default;
+  };
+  struct Arriving {
+    at::Tensor tensor;
+    Request request;
+  };
+
+  void run_op(const Op& op, const DataSource& data);
+  at::Tensor take_input(const Op& op, bool gradient);
+  void hand_over(const Op& op, bool gradient, at::Tensor tensor);
+  void post_receive(const Op& op);
+  void send(const Op& op);
+  void reap_sends();
+  std::string around(std::size_t position) const;
+  std::int64_t stash_bytes() const;
+
+  const Schedule& schedule_;
+  std::map<int, Stage*> stages_;
+  Communicator& world_;
+  const bool evaluate_;
+  SliceBounds bounds_;
+  std::int64_t dim_ = 0;
+  at::ScalarType dtype_ = at::kFloat;
+  std::map<Key, at::Tensor> here_;     // made on this device, for an op of this device
+  std::map<Key, at::Tensor> leaving_;  // made here, to be sent
+  std::map<Key, Arriving> arriving_;
+  std::vector<Arriving> sent_;  // kept until they have moved
+  DataSource data_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,229 @@
+#include "runtime/trainer.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "optim/gradient_norm.h"
+#include "schedule/transforms/forward_only.h"
+
+namespace sluice {
+namespace {
+
+SliceBounds bounds_of(const Schedule& schedule, std::int64_t length) {
+  SliceBounds bounds = {0};
+  const std::int64_t k = schedule.num_slices;
+  for (std::int64_t c = 0; c < k; ++c)
+    bounds.push_back(schedule.slice_sizes.empty()
+                         ? length * (c + 1) / k
+                         : bounds.back() + schedule.slice_sizes[static_cast<std::size_t>(c)]);
+  if (bounds.back() != length)
+    throw user_error(
+        "the schedule's slices have {} tokens and the sequence has {}: make them equal",
+        bounds.back(), length);
+  return bounds;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> even_layers(std::int64_t layers, int stages) {
+  if (layers < stages)
+    throw user_error("{} layers cannot be dealt to {} stages: use fewer stages or more layers",
+                     layers, stages);
+  std::vector<std::int64_t> out(static_cast<std::size_t>(stages), layers / stages);
+  for (std::int64_t s = 0; s < layers % stages; ++s)
+    ++out[static_cast<std::size_t>(s)];
+  return out;
+}
+
+Trainer::Trainer(const TrainerOptions& options, const Schedule& lowered, const Dataset& data,
+                 Communicator& world)
+    : options_(options),
+      schedule_(lowered),
+      data_(data),
+      world_(world),
+      bounds_(bounds_of(lowered, options.sequence_length)) {
+  const int num_stages = lowered.num_stages();
+  if (static_cast<int>(options.layers_per_stage.size()) != num_stages)
+    throw user_error("layers are listed for {} stages, and {} has {}",
+                     options.layers_per_stage.size(), lowered.name, num_stages);
+  if (options.global_batch_size % lowered.num_microbatches != 0)
+    throw user_error("a global batch of {} sequences does not divide into {} microbatches",
+                     options.global_batch_size, lowered.num_microbatches);
+  std::map<int, Stage*> local;
+  for (const int stage : lowered.placement.stages_of(world.rank())) {
+    const auto listed = options.layers_per_stage.begin();
+    StageOptions stage_options;
+    stage_options.shape = options.shape;
+    stage_options.first_layer = std::accumulate(listed, listed + stage, std::int64_t{0});
+    stage_options.end_layer =
+        stage_options.first_layer + options.layers_per_stage[static_cast<std::size_t>(stage)];
+    stage_options.embedding = stage == 0;
+    stage_options.head = stage == num_stages - 1;
+    stage_options.level = options.level;
+    stage_options.seed = options.seed;
+    stage_options.dtype = options.dtype;
+    stages_[stage] = std::make_unique<Stage>(stage_options);
+    local[stage] = stages_[stage].get();
+  }
+  executor_ = std::make_unique<Executor>(lowered, local, world);
+  forwards_ = forward_only(lowered);
+  evaluator_ = std::make_unique<Executor>(forwards_, local, world, true);
+  optimizer_ = std::make_unique<Optimizer>(options.optimizer, weights());
+}
+
+std::vector<Parameter*> Trainer::parameters() {
+  std::vector<Parameter*> all;
+  for (const auto& [number, stage] : stages_)
+    for (Parameter* parameter : stage->parameters())
+      all.push_back(parameter);
+  return all;
+}
+
+bool Trainer::holds(int stage, const std::string& name) {
+  const auto found = stages_.find(stage);
+  if (found == stages_.end()) return false;
+  for (const Parameter* parameter : found->second->parameters())
+    if (name == parameter->name || name.starts_with(parameter->name + "/")) return true;
+  return false;
+}
+
+std::vector<Weight> Trainer::weights() {
+  std::vector<Weight> out;
+  for (const Parameter* parameter : parameters())
+    out.push_back({parameter->name, parameter->value, parameter->gradient, parameter->decay});
+  return out;
+}
+
+// Only the ends of the model look at tokens; the other ranks need the sizes.
+void Trainer::load(const Dataset& data, std::int64_t first_sample) {
+  loaded_.clear();
+  const std::int64_t sequences = options_.global_batch_size / schedule_.num_microbatches;
+  const std::int64_t length = options_.sequence_length;
+  const bool ends = stages_.contains(0) || stages_.contains(schedule_.num_stages() - 1);
+  for (int m = 0; m < schedule_.num_microbatches; ++m) {
+    Microbatch& batch = loaded_[m];
+    if (!ends) {
+      batch.tokens = at::zeros({1, 1}, at::kLong).expand({sequences, length});
+      continue;
+    }
+    batch.tokens = at::empty({sequences, length}, at::kLong);
+    batch.targets = at::empty({sequences, length}, at::kLong);
+    for (std::int64_t s = 0; s < sequences; ++s) {
+      const Sample sample = data.sample(first_sample + m * sequences + s);
+      std::copy(sample.tokens.begin(), sample.tokens.end(),
+                batch.tokens.mutable_data_ptr<std::int64_t>() + s * length);
+      std::copy(sample.targets.begin(), sample.targets.end(),
+                batch.targets.mutable_data_ptr<std::int64_t>() + s * length);
+    }
+  }
+}
+
+const Microbatch& Trainer::microbatch(int number) { return loaded_.at(number); }
+
+double Trainer::evaluate(const Dataset& held_out, std::int64_t num_batches) {
+  const double scale = 1.0 / static_cast<double>(num_batches * options_.global_batch_size *
+                                                 options_.sequence_length);
+  double loss = 0;
+  for (std::int64_t batch = 0; batch < num_batches; ++batch) {
+    load(held_out, batch * options_.global_batch_size);
+    for (const auto& [number, stage] : stages_)
+      stage->begin_step(bounds_, scale);
+    evaluator_->run([this](int m) -> const Microbatch& { return microbatch(m); }, bounds_,
+                    options_.shape.dim, options_.dtype, std::chrono::steady_clock::now());
+    for (const auto& [number, stage] : stages_)
+      loss += stage->loss();
+  }
+  return total({}, loss, world_).loss;
+}
+
+StepResult Trainer::step(std::int64_t number) {
+  load(data_, (number - 1) * options_.global_batch_size);  // before the clock starts
+  const double scale =
+      1.0 / static_cast<double>(options_.global_batch_size * options_.sequence_length);
+  for (const auto& [stage_number, stage] : stages_) {
+    stage->zero_gradients();
+    stage->begin_step(bounds_, scale);
+  }
+  world_.barrier("step");
+  StepResult result;
+  result.executed =
+      executor_->run([this](int m) -> const Microbatch& { return microbatch(m); }, bounds_,
+                     options_.shape.dim, options_.dtype, std::chrono::steady_clock::now());
+  double loss = 0;
+  for (const auto& [stage_number, stage] : stages_)
+    loss += stage->loss();
+  add_replicas();
+  if (options_.shape.tied_embeddings) add_tied();
+
+  // A tied weight counts once: as the embedding's.
+  std::vector<Weight> counted = weights();
+  if (options_.shape.tied_embeddings)
+    std::erase_if(counted, [](const Weight& weight) { return weight.name == "head.weight"; });
+  const StepTotals totals = total(block_sums(counted), loss, world_);
+  result.loss = totals.loss;
+  result.gradient_norm = totals.gradient_norm;
+  const double clip = options_.max_norm > 0 && totals.gradient_norm > options_.max_norm
+                          ? options_.max_norm / totals.gradient_norm
+                          : 1;
+  result.learning_rate = learning_rate(options_.learning_rate, number, options_.warmup_steps,
+                                       options_.num_steps, options_.min_lr_ratio);
+  optimizer_->step(number, result.learning_rate, clip);
+  return result;
+}
+
+void Trainer::exchange(int peer, const at::Tensor& mine, at::Tensor& theirs, const char* label) {
+  const auto bytes = [](const at::Tensor& tensor) {
+    return std::span<std::byte>(static_cast<std::byte*>(tensor.mutable_data_ptr()),
+                                tensor.nbytes());
+  };
+  Request requests[] = {world_.send(peer, bytes(mine), label),
+                        world_.recv(peer, bytes(theirs), label)};
+  world_.wait_all(requests);
+}
+
+// Two pipes keep two copies of every stage: both add the gradients of pipe 0 and pipe 1, in this
+// order.
+void Trainer::add_replicas() {
+  if (schedule_.num_pipes() == 1) return;
+  SLUICE_CHECK(schedule_.num_pipes() == 2, "{} pipes", schedule_.num_pipes());
+  for (const auto& [number, stage] : stages_) {
+    const int first = schedule_.placement.device_of(0, number);
+    const int second = schedule_.placement.device_of(1, number);
+    if (first == second) continue;
+    const bool is_first = world_.rank() == first;
+    for (Parameter* parameter : stage->parameters()) {
+      const at::Tensor mine = parameter->gradient.contiguous();
+      at::Tensor theirs = at::empty_like(mine);
+      exchange(is_first ? second : first, mine, theirs, "replica gradient");
+      parameter->gradient.copy_(is_first ? mine + theirs : theirs + mine);
+    }
+  }
+}
+
+// The lookup's gradient plus the head's, on both ends.
+void Trainer::add_tied() {
+  const auto find = [&](const char* name) -> Parameter* {
+    for (Parameter* parameter : parameters())
+      if (parameter->name == name) return parameter;
+    return nullptr;
+  };
+  Parameter* lookup = find("embedding.weight");
+  Parameter* head = find("head.weight");
+  if (lookup && head) {
+    const at::Tensor sum = lookup->gradient + head->gradient;
+    lookup->gradient.copy_(sum);
+    head->gradient.copy_(sum);
+    return;
+  }
+  if (!lookup && !head) return;
+  const int last = schedule_.num_stages() - 1;
+  const int peer = schedule_.placement.device_of(0, lookup ? last : 0);
+  Parameter* own = lookup ? lookup : head;
+  const at::Tensor mine = own->gradient.contiguous();
+  at::Tensor theirs = at::empty_like(mine);
+  exchange(peer, mine, theirs, "tied gradient");
+  own->gradient.copy_(lookup ? mine + theirs : theirs + mine);
+}
+
+}  // namespace sluice

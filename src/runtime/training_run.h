@@ -1,0 +1,44 @@
+// A whole training run of one rank: resume, steps, validation, checkpoints, metrics. Everything it
+// decides comes from the configuration and the schedule, so every rank decides the same.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "data/dataset.h"
+#include "runtime/config/config.h"
+#include "runtime/files/metrics_log.h"
+#include "runtime/trainer.h"
+
+namespace sluice {
+
+struct TrainingRun {
+  Config config;  // resolved
+  const Schedule& lowered;
+  const Dataset& training;
+  const Dataset* held_out = nullptr;               // null: no validation
+  std::vector<std::int64_t> predicted_peak_bytes;  // per rank
+  int threads_per_rank = 1;
+  const std::atomic<bool>* stop = nullptr;          // set: finish the step, save, return
+  std::function<void(const StepMetrics&)> on_step;  // rank 0, after its row was written
+  std::function<void(const std::string&)> on_note;  // rank 0: resumed from, saved, ...
+};
+
+struct RunEnd {
+  std::int64_t last_step = 0;
+  bool stopped = false;                 // before the last step, by `stop`
+  std::vector<DeviceTimeline> devices;  // of the last step; on rank 0, all ranks'
+};
+
+RunEnd run_training(const TrainingRun& run, Communicator& world);
+
+// The model's shape and the trainer's options, as the configuration has them.
+ModelShape model_shape(const Config& config);
+RecomputeLevel recompute_level(const Config& config);
+TrainerOptions trainer_options(const Config& config, const Schedule& schedule);
+
+}  // namespace sluice

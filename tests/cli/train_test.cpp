@@ -1,0 +1,211 @@
+// sluice train as users meet it: the real program, real training, kills and resumes.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "support/golden.h"
+#include "support/run_sluice.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::json;
+using test::Ran;
+using test::run_shell;
+using test::TemporaryFolder;
+
+// A tiny run: seconds, not minutes.
+constexpr const char* kConfig = R"(
+[model]
+layers = 4
+dim = 32
+heads = 2
+tied_embeddings = true
+[data]
+path = "corpus.txt"
+format = "text"
+validation_fraction = 0.1
+[training]
+steps = 12
+sequence_length = 32
+global_batch_size = 8
+[optimizer]
+lr = 5e-3
+[parallelism]
+pipeline_parallel_degree = 2
+pipeline_parallel_schedule = "v-half"
+num_microbatches = 4
+[checkpoint]
+folder = "checkpoints"
+interval = 4
+[validation]
+interval = 6
+[metrics]
+folder = "metrics"
+)";
+
+class Train : public testing::Test {
+ protected:
+  Train() {
+    std::string text;
+    for (int n = 0; n < 400; ++n)
+      text += fmt::format("line {} of a small text that repeats itself; ", n % 7);
+    folder_.write("corpus.txt", text);
+    folder_.write("run.toml", kConfig);
+  }
+
+  Ran train(const std::string& flags = "") const {
+    // One core, so that every rank has one thread: bits are equal for equal threads per rank.
+    return run_shell(
+        fmt::format("taskset -c 0 '{}' train run.toml {}", SLUICE_ENGINE_BINARY, flags),
+        folder_.path());
+  }
+
+  // Loss of every step, as written: equal text is equal bits.
+  std::map<int, std::string> losses(const std::string& folder = "metrics") const {
+    std::map<int, std::string> out;
+    const std::string text = test::read_text(folder_.path() + "/" + folder + "/metrics.jsonl");
+    for (const std::string_view line : split(text, '\n'))
+      if (!line.empty()) {
+        const Json row = Json::parse(line);
+        out[row["step"]] = row["loss"].dump();
+      }
+    return out;
+  }
+
+  void clear() const {
+    for (const char* name : {"checkpoints", "metrics"})
+      std::filesystem::remove_all(folder_.path() + "/" + name);
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(Train, LearnsAndKeepsToItsPrediction) {
+  const Ran ran = train();
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_NE(ran.out.find("step: 12  loss: "), std::string::npos) << ran.out;
+  const std::string text = test::read_text(folder_.path() + "/metrics/metrics.jsonl");
+  std::vector<Json> rows;
+  for (const std::string_view line : split(text, '\n'))
+    if (!line.empty()) rows.push_back(Json::parse(line));
+  ASSERT_EQ(rows.size(), 12u);
+  EXPECT_LT(rows.back()["loss"].get<double>(), 0.8 * rows.front()["loss"].get<double>());
+  for (const Json& row : rows)
+    EXPECT_EQ(row["peak_stash_bytes"], row["predicted_peak_stash_bytes"]);
+  EXPECT_TRUE(rows[5].contains("validation_loss"));
+  EXPECT_FALSE(rows[4].contains("validation_loss"));
+}
+
+TEST_F(Train, SlicesKeepToTheirPredictionToo) {
+  for (const char* schedule : {"seq1f1b", "zb-v", "seq-zb"}) {
+    clear();
+    const Ran ran =
+        train(fmt::format("--parallelism.pipeline_parallel_schedule={} "
+                          "--parallelism.slices=4 --training.steps=2",
+                          schedule));
+    ASSERT_EQ(ran.code, 0) << ran.err;
+    const std::string text = test::read_text(folder_.path() + "/metrics/metrics.jsonl");
+    const Json row = Json::parse(text.substr(0, text.find('\n')));
+    EXPECT_EQ(row["peak_stash_bytes"], row["predicted_peak_stash_bytes"]) << schedule;
+  }
+}
+
+TEST_F(Train, TheScheduleChangesNoBit) {
+  ASSERT_EQ(train().code, 0);
+  const auto reference = losses();
+  for (const char* flags : {"--parallelism.pipeline_parallel_schedule=1f1b",
+                            "--parallelism.pipeline_parallel_schedule=zb-v",
+                            "--parallelism.pipeline_parallel_schedule=1f1b "
+                            "--parallelism.pipeline_parallel_degree=1"}) {
+    clear();
+    const Ran ran = train(fmt::format("{} --recompute.level=full", flags));
+    ASSERT_EQ(ran.code, 0) << ran.err;
+    EXPECT_EQ(losses(), reference) << flags;
+  }
+}
+
+TEST_F(Train, AKilledRunResumesWithTheSameBits) {
+  ASSERT_EQ(train().code, 0);
+  const auto reference = losses();
+  clear();
+  // Killed as soon as the first checkpoint is there.
+  const Ran killed = run_shell(
+      fmt::format("taskset -c 0 '{}' train run.toml >/dev/null 2>&1 & pid=$!; n=0; "
+                  "while [ ! -e checkpoints/LATEST ] && [ $n -lt 600 ]; do sleep 0.02; n=$((n+1)); "
+                  "done; kill -9 $pid; wait $pid",
+                  SLUICE_ENGINE_BINARY),
+      folder_.path());
+  EXPECT_EQ(killed.code, 137);
+  const Ran resumed = train();
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_NE(resumed.err.find("resumed from step"), std::string::npos) << resumed.err;
+  EXPECT_EQ(losses(), reference);
+}
+
+TEST_F(Train, ATermSignalSavesAndExitsWith143) {
+  const Ran ran = run_shell(
+      fmt::format("'{}' train run.toml --training.steps=100000 >out 2>&1 & pid=$!; n=0; "
+                  "while [ ! -s out ] && [ $n -lt 600 ]; do sleep 0.02; n=$((n+1)); done; "
+                  "sleep 0.3; kill -TERM $pid; wait $pid",
+                  SLUICE_ENGINE_BINARY),
+      folder_.path());
+  EXPECT_EQ(ran.code, 143);
+  EXPECT_TRUE(std::filesystem::exists(folder_.path() + "/checkpoints/LATEST"));
+}
+
+TEST_F(Train, BadInputGetsOneClearLine) {
+  const auto expect = [&](const std::string& flags, int code, const std::string& word) {
+    SCOPED_TRACE(flags);
+    const Ran ran = train(flags);
+    EXPECT_EQ(ran.code, code) << ran.err;
+    EXPECT_NE(ran.err.find(word), std::string::npos) << ran.err;
+    EXPECT_EQ(ran.out, "");
+  };
+  expect("--model.layrs=4", 2, "model.layers");
+  expect("--model.layers=four", 2, "four");
+  expect("--model.layers=3", 2, "model.layers is 3");
+  expect("--model.positions=16", 2, "16");
+  expect("--model.dropout=0.1", 2, "dropout");
+  expect("--model.shape=bert --model.vocab_size=258", 2, "gpt2 and llama");
+  expect("--comm.backend=mpi", 2, "threads so far");
+  expect("--parallelism.pipeline_parallel_schedule=v-hlaf", 2, "v-half");
+  expect("--data.path=nowhere.txt", 3, "nowhere.txt");
+  expect("--data.path=nowhere --data.format=megatron", 3, "nowhere");
+  ASSERT_EQ(train("--training.steps=4").code, 0);
+  // One flipped byte in a shard.
+  const std::string shard = folder_.path() + "/checkpoints/step-00000004/rank-00001.safetensors";
+  std::string bytes = test::read_text(shard);
+  bytes[bytes.size() - 1] = static_cast<char>(bytes.back() ^ 1);
+  folder_.write("checkpoints/step-00000004/rank-00001.safetensors", bytes);
+  const Ran ran = train();
+  EXPECT_EQ(ran.code, 3) << ran.err;
+  EXPECT_NE(ran.err.find("rank-00001.safetensors"), std::string::npos) << ran.err;
+}
+
+TEST_F(Train, DryRunAndPrintConfigTrainNothing) {
+  const Ran dry = train("--dry-run");
+  EXPECT_EQ(dry.code, 0) << dry.err;
+  EXPECT_NE(dry.out.find("stash"), std::string::npos);
+  const Ran printed = train("--print-config --model.layers=8");
+  EXPECT_EQ(printed.code, 0);
+  EXPECT_NE(printed.out.find("--model.layers"), std::string::npos) << printed.out;
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() + "/checkpoints"));
+}
+
+TEST_F(Train, TheTraceShowsTheMeasuredStep) {
+  ASSERT_EQ(train("--training.steps=2 --trace trace.json").code, 0);
+  const Json trace = Json::parse(test::read_text(folder_.path() + "/trace.json"));
+  // Two ranks, two stages each, four microbatches, F I W.
+  int spans = 0;
+  for (const Json& event : trace["traceEvents"])
+    spans += event["ph"] == "X";
+  EXPECT_EQ(spans, 2 * 2 * 4 * 3);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,279 @@
+// Real training through every schedule: all of them agree.
+#include "runtime/trainer.h"
+
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "comm/threads/threads.h"
+#include "cost/stash.h"
+#include "model/reference.h"
+#include "schedule/generators/generator.h"
+#include "schedule/validate.h"
+
+namespace sluice {
+namespace {
+
+ModelShape shape_of(ModelFamily family, bool tied) {
+  ModelShape shape;
+  shape.family = family;
+  shape.layers = 8;
+  shape.dim = 16;
+  shape.heads = 2;
+  shape.kv_heads = family == ModelFamily::llama ? 1 : 2;
+  shape.ffn_dim = 32;
+  shape.vocab_size = 64;
+  shape.positions = family == ModelFamily::gpt2 ? 16 : 0;
+  shape.tied_embeddings = tied;
+  return shape;
+}
+
+std::shared_ptr<const TokenSource> tokens() {
+  std::vector<std::int32_t> out;
+  std::uint32_t state = 12345;
+  for (int n = 0; n < 4000; ++n) {
+    state = state * 1664525u + 1013904223u;
+    // A little structure, so that there is something to learn.
+    out.push_back(static_cast<std::int32_t>((state >> 24) % 16) + (n % 4) * 16);
+  }
+  return memory_source(out, {0, 4000});
+}
+
+struct Trained {
+  std::vector<double> losses, norms;
+  std::map<std::string, at::Tensor> weights;
+  std::map<std::string, at::Tensor> first_gradients;
+  std::vector<std::int64_t> peaks;  // per rank
+};
+
+struct Case {
+  std::string schedule;
+  int devices = 1;
+  int slices = 1;
+  double memory_cap = 0;
+};
+
+Schedule lowered_schedule(const Case& c, int microbatches) {
+  GeneratorOptions options;
+  options.devices = c.devices;
+  options.microbatches = microbatches;
+  options.slices = c.slices;
+  if (c.memory_cap > 0) options.memory_cap = c.memory_cap;
+  Validation validation = validate(generate_schedule(c.schedule, options));
+  EXPECT_TRUE(validation.valid());
+  return std::move(validation.lowered);
+}
+
+Trained train(const Case& c, const ModelShape& shape, int steps,
+              RecomputeLevel level = RecomputeLevel::none,
+              OptimizerKind kind = OptimizerKind::adamw) {
+  const Schedule schedule = lowered_schedule(c, 8);
+  const Dataset data(tokens(), {.sequence_length = 16, .vocab_size = 64, .seed = 3});
+  TrainerOptions options;
+  options.shape = shape;
+  options.layers_per_stage = even_layers(shape.layers, schedule.num_stages());
+  options.level = level;
+  options.seed = 11;
+  options.global_batch_size = 16;
+  options.sequence_length = 16;
+  options.optimizer.kind = kind;
+  options.learning_rate = 0.01;
+  options.warmup_steps = 2;
+  options.num_steps = 10;
+  options.max_norm = 0.5;
+  Trained trained;
+  trained.peaks.resize(static_cast<std::size_t>(c.devices));
+  std::mutex mutex;
+  run_threads(c.devices, {}, [&](Communicator& world) {
+    at::set_num_threads(1);
+    Trainer trainer(options, schedule, data, world);
+    for (int n = 1; n <= steps; ++n) {
+      const StepResult result = trainer.step(n);
+      const std::lock_guard lock(mutex);
+      trained.peaks[static_cast<std::size_t>(world.rank())] = result.executed.peak_stash_bytes;
+      if (world.rank() == 0) {
+        trained.losses.push_back(result.loss);
+        trained.norms.push_back(result.gradient_norm);
+      }
+      if (n == 1)
+        for (const Parameter* parameter : trainer.parameters())
+          trained.first_gradients[parameter->name] = parameter->gradient.clone();
+    }
+    const std::lock_guard lock(mutex);
+    for (const Parameter* parameter : trainer.parameters())
+      trained.weights[parameter->name] = parameter->value.clone();
+  });
+  return trained;
+}
+
+void expect_equal_bits(const Trained& a, const Trained& b) {
+  EXPECT_EQ(a.losses, b.losses);
+  EXPECT_EQ(a.norms, b.norms);
+  ASSERT_EQ(a.weights.size(), b.weights.size());
+  for (const auto& [name, weight] : a.weights)
+    EXPECT_TRUE(at::equal(weight, b.weights.at(name))) << name;
+}
+
+void expect_close_gradients(const Trained& a, const Trained& b, double tolerance) {
+  for (const auto& [name, gradient] : b.first_gradients)
+    EXPECT_LE((a.first_gradients.at(name) - gradient).norm().item<double>(),
+              tolerance * gradient.norm().item<double>())
+        << name;
+}
+
+const std::vector<Case> kOneSlice = {{"gpipe", 1},
+                                     {"gpipe", 4},
+                                     {"1f1b", 2},
+                                     {"1f1b", 4},
+                                     {"interleaved-1f1b", 4},
+                                     {"zb-h1", 4},
+                                     {"zb-h2", 4},
+                                     {"zb-1p", 4},
+                                     {"zb-2p", 4},
+                                     {"zb", 4, 1, 3},
+                                     {"zb-v", 2},
+                                     {"zb-v", 4},
+                                     {"zb-v-auto", 4},
+                                     {"v-min", 4},
+                                     {"v-half", 2},
+                                     {"v-half", 4},
+                                     {"v-zb", 4},
+                                     {"1f1b-v", 4},
+                                     {"adaptive-v", 4, 1, 5},
+                                     {"interleaved-zb", 4},
+                                     {"dualpipe-v", 4},
+                                     {"gis", 4}};
+
+TEST(Trainer, EveryScheduleOfOneSliceGivesTheSameBits) {
+  const ModelShape shape = shape_of(ModelFamily::gpt2, true);
+  const Trained reference = train({"1f1b", 1}, shape, 5);
+  EXPECT_LT(reference.losses.back(), reference.losses.front());
+  for (const Case& c : kOneSlice) {
+    SCOPED_TRACE(testing::Message() << c.schedule << " on " << c.devices);
+    expect_equal_bits(train(c, shape, 5), reference);
+  }
+}
+
+TEST(Trainer, LlamaToo) {
+  const ModelShape shape = shape_of(ModelFamily::llama, false);
+  const Trained reference = train({"1f1b", 1}, shape, 3);
+  for (const Case& c : {Case{"v-half", 4}, Case{"zb-v", 2}, Case{"interleaved-1f1b", 2}})
+    expect_equal_bits(train(c, shape, 3), reference);
+}
+
+TEST(Trainer, SlicedSchedulesAgreeAmongThemselvesAndWithWholeOnesToRounding) {
+  const ModelShape shape = shape_of(ModelFamily::llama, false);
+  const Trained whole = train({"1f1b", 1}, shape, 5, RecomputeLevel::none, OptimizerKind::sgd);
+  const Trained sliced =
+      train({"seq1f1b", 1, 4}, shape, 5, RecomputeLevel::none, OptimizerKind::sgd);
+  for (const Case& c : {Case{"seq1f1b", 4, 4}, Case{"seq1f1b-i", 2, 4}, Case{"seq-zb", 4, 4},
+                        Case{"zb-v", 4, 4}, Case{"v-half", 4, 4}, Case{"v-zb", 2, 4}}) {
+    SCOPED_TRACE(testing::Message() << c.schedule << " on " << c.devices);
+    expect_equal_bits(train(c, shape, 5, RecomputeLevel::none, OptimizerKind::sgd), sliced);
+  }
+  expect_close_gradients(sliced, whole, 1e-5);
+  for (std::size_t n = 0; n < whole.losses.size(); ++n)
+    EXPECT_NEAR(sliced.losses[n], whole.losses[n], 1e-5);
+}
+
+TEST(Trainer, TwoPipesAndReversedOrdersAgreeToRounding) {
+  const ModelShape shape = shape_of(ModelFamily::gpt2, false);
+  const Trained reference = train({"1f1b", 1}, shape, 2);
+  for (const Case& c : {Case{"dualpipe", 4}, Case{"looped-bfs", 4}}) {
+    SCOPED_TRACE(c.schedule);
+    expect_close_gradients(train(c, shape, 2), reference, 1e-6);
+  }
+}
+
+TEST(Trainer, RecomputationChangesNothingButMemory) {
+  const ModelShape shape = shape_of(ModelFamily::gpt2, false);
+  const Trained plain = train({"1f1b", 4}, shape, 3);
+  const Trained full = train({"1f1b", 4}, shape, 3, RecomputeLevel::full);
+  expect_equal_bits(full, plain);
+  EXPECT_LT(full.peaks[0], plain.peaks[0]);
+}
+
+// Prediction and ledger, byte for byte: stashes of the blocks and ends, by the pure functions of
+// cost/, replayed over the program.
+TEST(Trainer, TheLedgerPeaksWhereThePredictionDoes) {
+  const ModelShape shape = shape_of(ModelFamily::gpt2, false);
+  for (const Case& c : {Case{"1f1b", 4}, Case{"zb-h1", 4}, Case{"v-half", 4}, Case{"v-min", 4}}) {
+    const Schedule schedule = lowered_schedule(c, 8);
+    const auto layers = even_layers(shape.layers, schedule.num_stages());
+    const StashQuery query{.shape = shape, .tokens = 2 * 16};
+    const Trained trained = train(c, shape, 1);
+    for (int rank = 0; rank < c.devices; ++rank) {
+      std::int64_t held = 0, peak = 0;
+      for (const Op& op : schedule.programs[static_cast<std::size_t>(rank)]) {
+        const std::int64_t blocks = layers[static_cast<std::size_t>(op.stage)];
+        StashBytes bytes = {blocks * block_stash(query).after_f,
+                            blocks * block_stash(query).after_i};
+        for (const auto& [has, end] :
+             {std::pair{op.stage == 0, embedding_stash(query)},
+              std::pair{op.stage == schedule.num_stages() - 1, head_stash(query)}})
+          if (has) {
+            bytes.after_f += end.after_f;
+            bytes.after_i += end.after_i;
+          }
+        if (op.kind == OpKind::F) held += bytes.after_f;
+        if (op.kind == OpKind::I) held += bytes.after_i - bytes.after_f;
+        if (op.kind == OpKind::W) held -= bytes.after_i;
+        if (op.kind == OpKind::B) held -= bytes.after_f;
+        peak = std::max(peak, held);
+      }
+      EXPECT_EQ(trained.peaks[static_cast<std::size_t>(rank)], peak)
+          << c.schedule << " rank " << rank;
+    }
+  }
+}
+
+TEST(Trainer, EvaluationDoesNotDependOnTheSchedule) {
+  const ModelShape shape = shape_of(ModelFamily::gpt2, false);
+  const Dataset data(tokens(), {.sequence_length = 16, .vocab_size = 64, .shuffle = false});
+  const auto evaluated = [&](const Case& c) {
+    const Schedule schedule = lowered_schedule(c, 8);
+    TrainerOptions options;
+    options.shape = shape;
+    options.layers_per_stage = even_layers(shape.layers, schedule.num_stages());
+    options.global_batch_size = 16;
+    options.sequence_length = 16;
+    double loss = 0;
+    run_threads(c.devices, {}, [&](Communicator& world) {
+      at::set_num_threads(1);
+      const double here = Trainer(options, schedule, data, world).evaluate(data, 2);
+      if (world.rank() == 0) loss = here;
+    });
+    return loss;
+  };
+  const double reference = evaluated({"1f1b", 1});
+  EXPECT_NEAR(reference, std::log(64), 0.2);  // nothing is learnt yet
+  for (const Case& c : {Case{"v-half", 4}, Case{"zb-v", 2}, Case{"dualpipe-v", 2}})
+    EXPECT_EQ(evaluated(c), reference) << c.schedule;
+  EXPECT_NEAR(evaluated({"seq1f1b", 4, 4}), reference, 1e-5);
+}
+
+TEST(Trainer, AStepEqualsPlainAutograd) {
+  const ModelShape shape = shape_of(ModelFamily::llama, false);
+  const Trained ours = train({"zb-v", 4}, shape, 1);
+  // Weights before the first step: a fresh trainer that takes none.
+  const Trained fresh = train({"1f1b", 1}, shape, 0);
+  const Dataset data(tokens(), {.sequence_length = 16, .vocab_size = 64, .seed = 3});
+  std::vector<Microbatch> batches;
+  for (std::int64_t n = 0; n < 16; ++n) {
+    const Sample sample = data.sample(n);
+    const std::vector<std::int64_t> in(sample.tokens.begin(), sample.tokens.end());
+    const std::vector<std::int64_t> out(sample.targets.begin(), sample.targets.end());
+    batches.push_back({at::tensor(in).unsqueeze(0), at::tensor(out).unsqueeze(0), {}});
+  }
+  const test::ReferenceResult reference =
+      test::reference_step(shape, fresh.weights, batches, 1.0 / 256);
+  EXPECT_NEAR(ours.losses[0], reference.loss, 1e-6 * reference.loss);
+  for (const auto& [name, gradient] : reference.gradients)
+    EXPECT_LE((ours.first_gradients.at(name) - gradient).norm().item<double>(),
+              1e-5 * gradient.norm().item<double>())
+        << name;
+}
+
+}  // namespace
+}  // namespace sluice
