@@ -1,11 +1,18 @@
-# Shared by ./sluice, ./test and tools/: installs Debian packages, configures and builds.
+# Shared by ./sluice, ./test and tools/: installs Debian packages and torch, configures and builds.
 # The caller sets `root` (the checkout) and runs under `set -euo pipefail`.
 # Everything here reports on standard error; standard output belongs to the program.
 # shellcheck shell=bash disable=SC2034,SC2154
 
 build_packages=(g++ cmake ninja-build libfmt-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev)
-fuzz_packages=("${build_packages[@]}" clang libclang-rt-14-dev)
-test_packages=("${fuzz_packages[@]}" libgtest-dev libbenchmark-dev clang-format)
+engine_packages=("${build_packages[@]}" libssl-dev libopenmpi-dev openmpi-bin python3 python3-pip)
+fuzz_packages=("${build_packages[@]}" libssl-dev clang libclang-rt-14-dev)
+test_packages=("${engine_packages[@]}" clang libclang-rt-14-dev clang-format libgtest-dev libbenchmark-dev)
+
+# On the CPU, torch needs no more of CUDA than these two libraries.
+readonly kTorch=2.11.0
+torch_wheels=("torch==$kTorch" nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
+# Once per user, not per checkout.
+torch_cache=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/sluice/torch-$kTorch
 
 readonly kExitUsage=2 kExitTemporary=75
 
@@ -70,6 +77,15 @@ missing_packages() {
   done
 }
 
+# Why nothing may be installed; prints nothing where it may.
+refusal() {
+  if [[ -n ${SLUICE_NO_INSTALL:-} ]]; then
+    echo "nothing is installed with --no-install"
+  elif under_launcher; then
+    echo "nothing is installed under a launcher (mpirun, srun)"
+  fi
+}
+
 # require_packages NAME...: installs what is missing, or says what is missing and why it may not,
 # and exits. Call it with the lock held.
 require_packages() {
@@ -77,16 +93,10 @@ require_packages() {
   mapfile -t missing < <(missing_packages "$@")
   ((${#missing[@]})) || return 0
 
-  local sudo=()
+  local sudo=() refusal
   ((EUID == 0)) || sudo=(sudo)
-  local refusal=
-  if [[ -n ${SLUICE_NO_INSTALL:-} ]]; then
-    refusal="nothing is installed with --no-install"
-  elif under_launcher; then
-    refusal="nothing is installed under a launcher (mpirun, srun)"
-  elif ((EUID != 0)) && ! may_sudo; then
-    refusal="installing takes root or sudo"
-  fi
+  refusal=$(refusal)
+  [[ $refusal ]] || ((EUID == 0)) || may_sudo || refusal="installing takes root or sudo"
   if [[ $refusal ]]; then
     say "missing Debian packages: ${missing[*]}"
     die $kExitUsage "$refusal; run: ${sudo[*]:+sudo }apt-get install --no-install-recommends ${missing[*]}"
@@ -112,6 +122,97 @@ may_sudo() {
   command -v sudo >/dev/null || return 1
   # Without a terminal there is nobody to type a password.
   if [[ -t 2 ]]; then sudo -v; else sudo -n true 2>/dev/null; fi
+}
+
+# require_engine NAME...: require_packages, and the same for torch. Leaves the folder that holds torch
+# in SLUICE_TORCH_DIR, where CMake looks for it. Call it with the lock held.
+require_engine() {
+  local refusal
+  refusal=$(refusal)
+  if [[ $refusal ]] && ! find_torch; then
+    say "missing torch $kTorch: $refusal; run '$root/sluice train --help' once by itself (about" \
+      "1.2 GB go to $torch_cache), or set SLUICE_TORCH_DIR to the folder that holds torch"
+    require_packages "$@"
+    exit $kExitUsage
+  fi
+  require_packages "$@"
+  find_torch || install_torch
+}
+
+# Looks for torch where the user says, in python3, in our cache. Does not import it: that takes seconds.
+find_torch() {
+  if [[ ${SLUICE_TORCH_DIR:-} ]]; then
+    holds_torch "$SLUICE_TORCH_DIR" ||
+      die $kExitUsage "SLUICE_TORCH_DIR is $SLUICE_TORCH_DIR: no torch/lib/libtorch_cpu.so and its" \
+        "headers in there; unset it to use torch $kTorch"
+    SLUICE_TORCH_DIR=$(readlink -f "$SLUICE_TORCH_DIR")
+    return
+  fi
+  local dir
+  # From /, so that nothing in the user's folder passes for a package.
+  dir=$(cd / && python3 -c 'from importlib.metadata import distribution
+torch = distribution("torch")
+print(torch.locate_file("") if torch.version.startswith("'"${kTorch%.*}"'.") else "")' 2>/dev/null) || dir=
+  for dir in "$dir" "$torch_cache"; do
+    if holds_torch "$dir"; then
+      export SLUICE_TORCH_DIR=$dir
+      return
+    fi
+  done
+  return 1
+}
+
+holds_torch() { [[ -f $1/torch/include/ATen/ATen.h && -f $1/torch/lib/libtorch_cpu.so ]]; }
+
+# Fetches torch into our cache: into a folder beside it first, so that what is there is whole.
+install_torch() {
+  local log=$root/build/torch.log part=$torch_cache.part
+  local folder=${torch_cache%/*}
+  mkdir -p "$folder" 2>/dev/null || true
+  [[ -w $folder ]] ||
+    die $kExitUsage "cannot write to $folder: set XDG_CACHE_HOME to a folder where you can"
+  exec 8>>"$folder/.lock"
+  if ! flock -n 8; then
+    say "waiting for another installation of torch in $folder ..."
+    flock 8
+  fi
+  if ! find_torch; then
+    say "installing torch $kTorch into $torch_cache (once; about 1.2 GB; log: $log)"
+    rm -rf "$part" "$torch_cache"
+    mkdir -p "$part/tmp"
+    : >"$log"
+    if ! logged "$log" '^(torch:|Successfully)' fetch_torch "$part"; then
+      local cause
+      cause=$(grep '^ERROR:' "$log" | tail -n1 || tail -n1 "$log")
+      rm -rf "$part"
+      die $kExitTemporary "installing torch failed: ${cause#ERROR: }; check network and disk, then" \
+        "run it again (log: $log)"
+    fi
+    rm -rf "$part/tmp"
+    mv -T "$part" "$torch_cache"
+    find_torch || die $kExitTemporary "no torch in $torch_cache: see $log"
+  fi
+  exec 8>&-
+}
+
+# fetch_torch FOLDER: pip, and from time to time how much has come.
+fetch_torch() {
+  local python watcher status=0
+  # The python3 of a virtual environment may be without pip; Debian's has it.
+  for python in python3 /usr/bin/python3; do
+    ! "$python" -m pip --version >/dev/null 2>&1 || break
+  done
+  (
+    exec 8>&- 9>&-
+    while sleep 3 >/dev/null 2>&1; do echo "torch: $(du -sm "$1" 2>/dev/null | cut -f1) MB"; done
+  ) &
+  watcher=$!
+  # Its own temporary folder: /tmp may be too small, and from there the files would be copied.
+  TMPDIR=$1/tmp PIP_BREAK_SYSTEM_PACKAGES=1 "$python" -m pip install --target "$1" --no-deps \
+    --only-binary :all: --no-cache-dir --no-compile --root-user-action ignore --progress-bar off \
+    --disable-pip-version-check "${torch_wheels[@]}" || status=$?
+  kill "$watcher"
+  return $status
 }
 
 # build PRESET [TARGET...]: configures and builds into build/PRESET.
