@@ -1,9 +1,9 @@
 # Finds libtorch in a Python package folder (SLUICE_TORCH_DIR holds `torch/`, and `nvidia/` where the
 # wheel was built for CUDA), and defines the target sluice_torch. The wheel's own CMake package insists on a CUDA toolkit; on
 # the CPU nothing of CUDA but its runtime library is needed.
-find_path(SLUICE_TORCH_INCLUDE ATen/ATen.h PATHS ${SLUICE_TORCH_DIR}/torch/include NO_DEFAULT_PATH)
-find_library(SLUICE_TORCH_CPU torch_cpu PATHS ${SLUICE_TORCH_DIR}/torch/lib NO_DEFAULT_PATH)
-find_library(SLUICE_TORCH_C10 c10 PATHS ${SLUICE_TORCH_DIR}/torch/lib NO_DEFAULT_PATH)
+find_path(SLUICE_TORCH_INCLUDE ATen/ATen.h PATHS ${SLUICE_TORCH_DIR}/torch/include NO_DEFAULT_PATH NO_CACHE)
+find_library(SLUICE_TORCH_CPU torch_cpu PATHS ${SLUICE_TORCH_DIR}/torch/lib NO_DEFAULT_PATH NO_CACHE)
+find_library(SLUICE_TORCH_C10 c10 PATHS ${SLUICE_TORCH_DIR}/torch/lib NO_DEFAULT_PATH NO_CACHE)
 
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(SluiceTorch
