@@ -10,10 +10,6 @@ namespace {
 
 constexpr double kRotaryBase = 10000;
 
-std::int64_t held(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.numel() * static_cast<std::int64_t>(tensor.element_size()) : 0;
-}
-
 // (T, heads * head_dim) -> (B, heads, n, head_dim) and back.
 at::Tensor split_heads(const at::Tensor& x, const SliceContext& c, std::int64_t heads) {
   return x.view({c.num_sequences, c.length(), heads, x.size(1) / heads})
@@ -24,29 +20,7 @@ at::Tensor join_heads(const at::Tensor& x) {
   return x.transpose(1, 2).reshape({x.size(0) * x.size(2), x.size(1) * x.size(3)});
 }
 
-StashQuery query(const ModelShape& shape, const SliceContext& context, const at::Tensor& x) {
-  return {.shape = shape,
-          .level = context.level,
-          .tokens = context.num_tokens(),
-          .element_bytes = static_cast<std::int64_t>(x.element_size()),
-          .sliced = context.num_slices() > 1};
-}
-
 }  // namespace
-
-at::Tensor positions_of(std::int64_t num_sequences, std::int64_t begin, std::int64_t end,
-                        const Documents& documents) {
-  const at::Tensor plain = at::arange(begin, end, at::kLong).expand({num_sequences, end - begin});
-  if (documents.single()) return plain.contiguous();
-  at::Tensor positions = plain.clone();
-  for (std::int64_t s = 0; s < num_sequences; ++s)
-    for (const std::int64_t start : documents.starts[static_cast<std::size_t>(s)])
-      if (start < end) {
-        const std::int64_t from = std::max(start, begin) - begin;
-        positions[s].slice(0, from).copy_(at::arange(begin + from - start, end - start, at::kLong));
-      }
-  return positions;
-}
 
 std::int64_t BlockStash::bytes() const {
   std::int64_t total = 0;
@@ -54,7 +28,7 @@ std::int64_t BlockStash::bytes() const {
        {&x,   &n1,           &s1.mean,    &s1.rstd,      &q,         &k, &v,     &o,    &lse,
         &x2,  &n2,           &s2.mean,    &s2.rstd,      &u,         &a, &d_qkv, &d_x2, &d_u,
         &d_y, &norm1.weight, &norm1.bias, &norm2.weight, &norm2.bias})
-    total += held(*tensor);
+    total += held_bytes(*tensor);
   return total;
 }
 
@@ -62,7 +36,7 @@ std::int64_t BlockState::key_value_gradient_bytes() const {
   std::int64_t total = 0;
   for (const auto* list : {&d_keys, &d_values})
     for (const at::Tensor& tensor : *list)
-      total += held(tensor);
+      total += held_bytes(tensor);
   return total;
 }
 
@@ -156,7 +130,7 @@ at::Tensor Block::forward(const at::Tensor& x, BlockState& state,
   restore(stash, state, context);
   const at::Tensor y = stash.x2 + linear(stash.a, down_.weight, down_.bias);
   drop(stash, context);
-  const std::int64_t expected = block_stash(query(shape_, context, x)).after_f;
+  const std::int64_t expected = block_stash(stash_query(shape_, context, x)).after_f;
   SLUICE_CHECK(stash.bytes() == expected, "layer {} keeps {} bytes after F, predicted {}", layer_,
                stash.bytes(), expected);
   return y;
@@ -228,7 +202,7 @@ at::Tensor Block::input_grad(const at::Tensor& dy, BlockState& state,
   stash.norm1.input = stash.norm2.input = at::Tensor();
   state.d_keys.resize(context.slice);
   state.d_values.resize(context.slice);
-  const std::int64_t expected = block_stash(query(shape_, context, dy)).after_i;
+  const std::int64_t expected = block_stash(stash_query(shape_, context, dy)).after_i;
   SLUICE_CHECK(stash.bytes() == expected, "layer {} keeps {} bytes after I, predicted {}", layer_,
                stash.bytes(), expected);
   return dx;

@@ -9,18 +9,6 @@ namespace {
 constexpr double kDeviation = 0.02;
 constexpr std::int64_t kChunkTokens = 256;  // logits held at a time
 
-std::int64_t held(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.numel() * static_cast<std::int64_t>(tensor.element_size()) : 0;
-}
-
-StashQuery query(const ModelShape& shape, const SliceContext& context, const at::Tensor& x) {
-  return {.shape = shape,
-          .level = context.level,
-          .tokens = context.num_tokens(),
-          .element_bytes = static_cast<std::int64_t>(x.element_size()),
-          .sliced = context.num_slices() > 1};
-}
-
 // d loss / d logits of a chunk: softmax minus the target, zero where there is no loss.
 at::Tensor logits_gradient(const at::Tensor& logits, const at::Tensor& lse,
                            const at::Tensor& targets, double scale) {
@@ -33,7 +21,7 @@ at::Tensor logits_gradient(const at::Tensor& logits, const at::Tensor& lse,
 
 }  // namespace
 
-std::int64_t Embedding::Stash::bytes() const { return held(tokens) + held(d_y); }
+std::int64_t Embedding::Stash::bytes() const { return held_bytes(tokens) + held_bytes(d_y); }
 
 Embedding::Embedding(const ModelShape& shape, std::uint64_t seed, at::ScalarType dtype)
     : shape_(shape) {
@@ -53,7 +41,7 @@ at::Tensor Embedding::forward(const at::Tensor& tokens, Stash& stash,
   stash.tokens = tokens.reshape({-1}).contiguous();
   at::Tensor y = table_.index_select(0, stash.tokens);
   if (positions_.defined()) y.add_(positions_.index_select(0, context.positions.reshape({-1})));
-  const std::int64_t expected = embedding_stash(query(shape_, context, y)).after_f;
+  const std::int64_t expected = embedding_stash(stash_query(shape_, context, y)).after_f;
   SLUICE_CHECK(stash.bytes() == expected, "the embedding keeps {} bytes after F, predicted {}",
                stash.bytes(), expected);
   return y;
@@ -69,7 +57,8 @@ void Embedding::weight_grad(Stash& stash, const SliceContext& context) {
 }
 
 std::int64_t Head::Stash::bytes() const {
-  return held(n) + held(lse) + held(targets) + held(d_x) + held(norm.weight) + held(norm.bias);
+  return held_bytes(n) + held_bytes(lse) + held_bytes(targets) + held_bytes(d_x) +
+         held_bytes(norm.weight) + held_bytes(norm.bias);
 }
 
 Head::Head(const ModelShape& shape, std::uint64_t seed, at::ScalarType dtype) : shape_(shape) {
@@ -124,7 +113,7 @@ double Head::forward(const at::Tensor& x, const at::Tensor& targets, double scal
     stash->norm = norm_backward(norm_, dn, x, statistics);
     stash->d_x = stash->norm.input;
     stash->norm.input = at::Tensor();
-    const std::int64_t expected = head_stash(query(shape_, context, x)).after_f;
+    const std::int64_t expected = head_stash(stash_query(shape_, context, x)).after_f;
     SLUICE_CHECK(stash->bytes() == expected, "the head keeps {} bytes after F, predicted {}",
                  stash->bytes(), expected);
   }

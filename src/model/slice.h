@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "cost/model_shape.h"
+#include "cost/stash.h"
 #include "model/attention.h"
 
 namespace sluice {
@@ -27,5 +27,12 @@ struct SliceContext {
 // The positions of slice [begin, end) of every sequence, restarting where a document starts.
 at::Tensor positions_of(std::int64_t num_sequences, std::int64_t begin, std::int64_t end,
                         const Documents& documents);
+
+// What the pure functions of cost/ need to know to say what a layer keeps of this slice, for an
+// activation like `x`.
+StashQuery stash_query(const ModelShape& shape, const SliceContext& context, const at::Tensor& x);
+
+// Element size times number; 0 where there is no tensor.
+std::int64_t held_bytes(const at::Tensor& tensor);
 
 }  // namespace sluice
