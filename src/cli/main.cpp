@@ -40,7 +40,7 @@ int fail(ExitCode code, const std::string& text) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"Sluice: pipeline schedules as values: generate, prove, price, draw, export.",
+  CLI::App app{"Sluice: pipeline schedules as values: generate, prove, price, draw, export, train.",
                "sluice"};
   app.set_version_flag("--version", std::string("sluice ") + SLUICE_VERSION);
   app.require_subcommand(1);
