@@ -95,64 +95,56 @@ std::vector<Weight> Trainer::weights() {
   return out;
 }
 
-// Only the ends of the model look at tokens; the other ranks need the sizes.
-void Trainer::load(const Dataset& data, std::int64_t first_sample) {
-  loaded_.clear();
-  const std::int64_t sequences = options_.global_batch_size / schedule_.num_microbatches;
-  const std::int64_t length = options_.sequence_length;
-  const bool ends = stages_.contains(0) || stages_.contains(schedule_.num_stages() - 1);
-  for (int m = 0; m < schedule_.num_microbatches; ++m) {
-    Microbatch& batch = loaded_[m];
-    if (!ends) {
-      batch.tokens = at::zeros({1, 1}, at::kLong).expand({sequences, length});
-      continue;
-    }
-    batch.tokens = at::empty({sequences, length}, at::kLong);
-    batch.targets = at::empty({sequences, length}, at::kLong);
-    for (std::int64_t s = 0; s < sequences; ++s) {
-      const Sample sample = data.sample(first_sample + m * sequences + s);
-      std::copy(sample.tokens.begin(), sample.tokens.end(),
-                batch.tokens.mutable_data_ptr<std::int64_t>() + s * length);
-      std::copy(sample.targets.begin(), sample.targets.end(),
-                batch.targets.mutable_data_ptr<std::int64_t>() + s * length);
-    }
-  }
+void Trainer::begin(GlobalBatch batch, double scale) {
+  batch_ = std::move(batch);
+  for (const auto& [number, stage] : stages_)
+    stage->begin_step(bounds_, scale);
 }
 
-const Microbatch& Trainer::microbatch(int number) { return loaded_.at(number); }
+ExecutedStep Trainer::execute(Executor& executor) {
+  const auto data = [this](int m) -> const Microbatch& {
+    return batch_.microbatches[static_cast<std::size_t>(m)];
+  };
+  return executor.run(data, bounds_, options_.shape.dim, options_.dtype,
+                      std::chrono::steady_clock::now());
+}
+
+double Trainer::local_loss() const {
+  double loss = 0;
+  for (const auto& [number, stage] : stages_)
+    loss += stage->loss();
+  return loss;
+}
 
 double Trainer::evaluate(const Dataset& held_out, std::int64_t num_batches) {
-  const double scale = 1.0 / static_cast<double>(num_batches * options_.global_batch_size *
-                                                 options_.sequence_length);
   double loss = 0;
-  for (std::int64_t batch = 0; batch < num_batches; ++batch) {
-    load(held_out, batch * options_.global_batch_size);
-    for (const auto& [number, stage] : stages_)
-      stage->begin_step(bounds_, scale);
-    evaluator_->run([this](int m) -> const Microbatch& { return microbatch(m); }, bounds_,
-                    options_.shape.dim, options_.dtype, std::chrono::steady_clock::now());
-    for (const auto& [number, stage] : stages_)
-      loss += stage->loss();
+  std::int64_t num_targets = 0;
+  for (std::int64_t number = 0; number < num_batches; ++number) {
+    begin(load_batch(held_out, number * options_.global_batch_size, options_.global_batch_size,
+                     schedule_.num_microbatches),
+          1);
+    execute(*evaluator_);
+    loss += local_loss();
+    num_targets += batch_.num_targets;
   }
-  return total({}, loss, world_).loss;
+  loss = total({}, loss, world_).loss;
+  return num_targets > 0 ? loss / static_cast<double>(num_targets) : 0;
 }
 
 StepResult Trainer::step(std::int64_t number) {
-  load(data_, (number - 1) * options_.global_batch_size);  // before the clock starts
-  const double scale =
-      1.0 / static_cast<double>(options_.global_batch_size * options_.sequence_length);
-  for (const auto& [stage_number, stage] : stages_) {
-    stage->zero_gradients();
-    stage->begin_step(bounds_, scale);
-  }
-  world_.barrier("step");
-  StepResult result;
-  result.executed =
-      executor_->run([this](int m) -> const Microbatch& { return microbatch(m); }, bounds_,
-                     options_.shape.dim, options_.dtype, std::chrono::steady_clock::now());
-  double loss = 0;
+  // Read before the clock starts.
+  GlobalBatch batch = load_batch(data_, (number - 1) * options_.global_batch_size,
+                                 options_.global_batch_size, schedule_.num_microbatches);
+  // Over the targets of the whole global batch, so that no packing changes the gradient.
+  const double scale = batch.num_targets > 0 ? 1.0 / static_cast<double>(batch.num_targets) : 0;
   for (const auto& [stage_number, stage] : stages_)
-    loss += stage->loss();
+    stage->zero_gradients();
+  StepResult result;
+  result.num_targets = batch.num_targets;
+  begin(std::move(batch), scale);
+  world_.barrier("step");
+  result.executed = execute(*executor_);
+  const double loss = local_loss();
   add_replicas();
   if (options_.shape.tied_embeddings) add_tied();
 

@@ -12,6 +12,7 @@
 #include "data/dataset.h"
 #include "model/stage.h"
 #include "optim/optimizer.h"
+#include "runtime/batches.h"
 #include "runtime/executor.h"
 #include "schedule/schedule.h"
 
@@ -37,7 +38,8 @@ struct StepResult {
   double loss = 0;           // mean over all target tokens of the global batch
   double gradient_norm = 0;  // before clipping
   double learning_rate = 0;
-  ExecutedStep executed;  // this rank's
+  std::int64_t num_targets = 0;  // tokens with a loss in the global batch
+  ExecutedStep executed;         // this rank's
 };
 
 // Layers dealt evenly: the first (layers mod stages) stages get one more. Throws UserError when a
@@ -65,8 +67,10 @@ class Trainer {
 
  private:
   std::vector<Weight> weights();
-  const Microbatch& microbatch(int number);
-  void load(const Dataset& data, std::int64_t first_sample);
+  // Lets the stages begin a pass over `batch`, every target's loss counting `scale`.
+  void begin(GlobalBatch batch, double scale);
+  ExecutedStep execute(Executor& executor);
+  double local_loss() const;
   void add_replicas();
   void add_tied();
   void exchange(int peer, const at::Tensor& mine, at::Tensor& theirs, const char* label);
@@ -81,7 +85,7 @@ class Trainer {
   Schedule forwards_;
   std::unique_ptr<Executor> evaluator_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::map<int, Microbatch> loaded_;  // of the step
+  GlobalBatch batch_;  // of the step
 };
 
 }  // namespace sluice

@@ -17,7 +17,8 @@
 namespace sluice {
 
 struct TrainingRun {
-  Config config;  // resolved
+  const Config& config;  // resolved
+  const TrainerOptions& options;
   const Schedule& lowered;
   const Dataset& training;
   const Dataset* held_out = nullptr;               // null: no validation
@@ -31,14 +32,9 @@ struct TrainingRun {
 struct RunEnd {
   std::int64_t last_step = 0;
   bool stopped = false;                 // before the last step, by `stop`
-  std::vector<DeviceTimeline> devices;  // of the last step; on rank 0, all ranks'
+  std::vector<DeviceTimeline> devices;  // of the last step; all of them on rank 0, else none
 };
 
 RunEnd run_training(const TrainingRun& run, Communicator& world);
-
-// The model's shape and the trainer's options, as the configuration has them.
-ModelShape model_shape(const Config& config);
-RecomputeLevel recompute_level(const Config& config);
-TrainerOptions trainer_options(const Config& config, const Schedule& schedule);
 
 }  // namespace sluice

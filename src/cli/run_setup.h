@@ -1,0 +1,27 @@
+// What every command on a training configuration starts from: the values, the schedule they name,
+// and the memory it will take.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "cost/costs.h"
+#include "runtime/options.h"
+#include "sim/simulate.h"
+
+namespace sluice::cli {
+
+struct RunSetup {
+  Config config;      // resolved
+  Schedule schedule;  // lowered and proved
+  TrainerOptions options;
+  Simulation memory;  // bytes as they will be; times mean nothing
+};
+
+// Throws UserError for values that do not fit together and for an invalid schedule.
+RunSetup set_up_run(const LoadedConfig& loaded);
+
+// Bytes that each op keeps; all ops take as long, since only their order matters for memory.
+Costs stash_costs(const Config& config, const Schedule& schedule, const TrainerOptions& options);
+
+}  // namespace sluice::cli

@@ -1,0 +1,44 @@
+// A trainer's weights and optimizer states to a checkpoint and back. Every rank takes part.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "comm/communicator.h"
+#include "runtime/config/config.h"
+#include "runtime/files/checkpoint_folder.h"
+#include "runtime/trainer.h"
+
+namespace sluice {
+
+using Note = std::function<void(const std::string&)>;  // what a user should know, one line
+
+class Saver {
+ public:
+  // Writes nothing when the configuration names no folder. All outlive it.
+  Saver(const Config& config, const Schedule& schedule, Communicator& world, Trainer& trainer,
+        std::int64_t start_step);
+
+  // Saves the state after `step`, unless that is saved already; `note` is told on rank 0.
+  void save(std::int64_t step, const Note& note);
+
+ private:
+  bool owns(const std::string& name) const;
+
+  const Config& config_;
+  const Schedule& schedule_;
+  Communicator& world_;
+  Trainer& trainer_;
+  RealFileSystem files_;
+  std::optional<CheckpointFolder> folder_;
+  std::int64_t last_saved_;
+};
+
+// Loads what checkpoint.load says, if there is anything: the step it was saved after, else 0.
+// Throws UserError (3) for a damaged checkpoint or one of another model.
+std::int64_t load_checkpoint(const Config& config, Communicator& world, Trainer& trainer,
+                             const Note& note);
+
+}  // namespace sluice

@@ -1,0 +1,62 @@
+#include "runtime/options.h"
+
+#include "base/error.h"
+
+namespace sluice {
+
+ModelShape model_shape(const Config& config) {
+  const ModelConfig& model = config.model;
+  if (model.shape != "gpt2" && model.shape != "llama")
+    throw user_error("model.shape is '{}': gpt2 and llama can be trained so far", model.shape);
+  ModelShape shape;
+  shape.family = model.shape == "llama" ? ModelFamily::llama : ModelFamily::gpt2;
+  shape.layers = model.layers;
+  shape.dim = model.dim;
+  shape.heads = model.heads;
+  shape.kv_heads = model.kv_heads;
+  shape.ffn_dim = model.ffn_dim;
+  shape.vocab_size = model.vocab_size;
+  shape.positions = shape.family == ModelFamily::gpt2 ? model.positions : 0;
+  shape.tied_embeddings = model.tied_embeddings;
+  return shape;
+}
+
+RecomputeLevel recompute_level(const Config& config) {
+  const std::string& level = config.recompute.level;
+  if (level == "elementwise") return RecomputeLevel::elementwise;
+  if (level == "mlp") return RecomputeLevel::mlp;
+  if (level == "all-but-attention") return RecomputeLevel::all_but_attention;
+  return level == "full" ? RecomputeLevel::full : RecomputeLevel::none;
+}
+
+TrainerOptions trainer_options(const Config& config, const Schedule& schedule) {
+  TrainerOptions options;
+  options.shape = model_shape(config);
+  const LayersPerStage& layers = config.parallelism.layers_per_stage;
+  if (layers.rule == "list")
+    options.layers_per_stage.assign(layers.list.begin(), layers.list.end());
+  else if (layers.rule == "even")
+    options.layers_per_stage = even_layers(config.model.layers, schedule.num_stages());
+  else
+    throw user_error("parallelism.layers_per_stage is '{}': even and a list are known so far",
+                     layers.rule);
+  options.level = recompute_level(config);
+  options.dtype = config.training.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  options.seed = static_cast<std::uint64_t>(config.debug.seed);
+  options.global_batch_size = config.training.global_batch_size;
+  options.sequence_length = config.training.sequence_length;
+  options.optimizer.kind =
+      config.optimizer.name == "sgd" ? OptimizerKind::sgd : OptimizerKind::adamw;
+  options.optimizer.beta1 = config.optimizer.beta1;
+  options.optimizer.beta2 = config.optimizer.beta2;
+  options.optimizer.epsilon = config.optimizer.eps;
+  options.optimizer.weight_decay = config.optimizer.weight_decay;
+  options.learning_rate = config.optimizer.lr;
+  options.warmup_steps = config.lr_scheduler.warmup_steps;
+  options.num_steps = config.training.steps;
+  options.min_lr_ratio = config.lr_scheduler.min_lr_ratio;
+  options.max_norm = config.training.max_norm;
+  return options;
+}
+
+}  // namespace sluice
