@@ -1,6 +1,7 @@
 #include "comm/threads/threads.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -22,15 +23,23 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr auto kSpin = std::chrono::microseconds(200);
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
 enum class State { posted, copying, done, wrong_size };
 
 // One side of a message. `mine` is the side's own name of it.
 struct Side {
   MessageName mine;
-  const std::byte* source = nullptr;  // of a send
-  std::byte* target = nullptr;        // of a receive
-  State state = State::posted;
-  std::optional<CommError> error;  // of wrong_size
+  const std::byte* source = nullptr;         // of a send
+  std::byte* target = nullptr;               // of a receive
+  std::atomic<State> state = State::posted;  // changed under the mutex only
+  std::optional<CommError> error;            // of wrong_size
 };
 
 // The sides of one ordered pair that have not met their other half: sends or receives, never both.
@@ -52,7 +61,9 @@ struct RankState {
 class World {
  public:
   World(int num_ranks, const ThreadsOptions& options)
-      : options_(options), ranks_(static_cast<std::size_t>(num_ranks)) {}
+      : options_(options),
+        spins_(static_cast<unsigned>(num_ranks) <= std::thread::hardware_concurrency()),
+        ranks_(static_cast<std::size_t>(num_ranks)) {}
 
   void post(Side& side, const ChannelKey& key) {
     std::unique_lock lock(mutex_);
@@ -85,6 +96,10 @@ class World {
 
   void wait(Side& side) {
     const auto start = Clock::now();
+    // To be woken takes longer than most waits of a good schedule last: look for a moment first.
+    if (spins_)
+      while (side.state != State::done && Clock::now() - start < kSpin)
+        pause();
     std::unique_lock lock(mutex_);
     RankState& self = rank(side.mine.rank);
     RankState& peer = rank(side.mine.peer);
@@ -194,6 +209,7 @@ class World {
   }
 
   const ThreadsOptions options_;
+  const bool spins_;  // where every rank has a core of its own
   std::mutex mutex_;
   std::map<ChannelKey, Channel> channels_;
   std::vector<RankState> ranks_;
@@ -205,8 +221,11 @@ class World {
 
 class ThreadsTransfer : public Transfer {
  public:
-  ThreadsTransfer(World& world, const ChannelKey& key, Side side)
-      : world_(world), key_(key), side_(std::move(side)) {
+  ThreadsTransfer(World& world, const ChannelKey& key, MessageName mine, const std::byte* source,
+                  std::byte* target)
+      : world_(world),
+        key_(key),
+        side_{.mine = std::move(mine), .source = source, .target = target, .error = {}} {
     world_.post(side_, key_);
   }
   ~ThreadsTransfer() override { world_.withdraw(side_, key_); }
@@ -228,24 +247,18 @@ class ThreadsCommunicator : public Communicator {
                     std::string_view label) override {
     const int self = world_rank(rank());
     const int peer = world_rank(to);
-    Side side{.mine = {true, self, peer, bytes.size(), std::string(label)},
-              .source = bytes.data(),
-              .target = nullptr,
-              .state = State::posted,
-              .error = {}};
-    return post({group_, lane, self, peer}, std::move(side));
+    return Request(std::make_unique<ThreadsTransfer>(
+        world_, ChannelKey{group_, lane, self, peer},
+        MessageName{true, self, peer, bytes.size(), std::string(label)}, bytes.data(), nullptr));
   }
 
   Request post_recv(Lane lane, int from, std::span<std::byte> bytes,
                     std::string_view label) override {
     const int self = world_rank(rank());
     const int peer = world_rank(from);
-    Side side{.mine = {false, self, peer, bytes.size(), std::string(label)},
-              .source = nullptr,
-              .target = bytes.data(),
-              .state = State::posted,
-              .error = {}};
-    return post({group_, lane, peer, self}, std::move(side));
+    return Request(std::make_unique<ThreadsTransfer>(
+        world_, ChannelKey{group_, lane, peer, self},
+        MessageName{false, self, peer, bytes.size(), std::string(label)}, nullptr, bytes.data()));
   }
 
   std::unique_ptr<Communicator> group(std::span<const int> ranks) override {
@@ -266,10 +279,6 @@ class ThreadsCommunicator : public Communicator {
   }
 
  private:
-  Request post(const ChannelKey& key, Side side) {
-    return Request(std::make_unique<ThreadsTransfer>(world_, key, std::move(side)));
-  }
-
   World& world_;
   int group_;
   int num_groups_ = 0;
