@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/price.h"
-#include "cost/stash.h"
+#include "runtime/byte_costs.h"
 #include "schedule/transforms/split_backward.h"
 #include "schedule/validate.h"
 
@@ -43,43 +43,6 @@ Schedule make_schedule(const Config& config) {
 
 }  // namespace
 
-Costs stash_costs(const Config& config, const Schedule& schedule, const TrainerOptions& options) {
-  std::vector<OpCosts> table;
-  const std::int64_t sequences = config.training.global_batch_size / schedule.num_microbatches;
-  for (int stage = 0; stage < schedule.num_stages(); ++stage)
-    for (int slice = 0; slice < schedule.num_slices; ++slice) {
-      const std::int64_t length = schedule.slice_sizes.empty()
-                                      ? config.training.sequence_length
-                                      : schedule.slice_sizes[static_cast<std::size_t>(slice)];
-      const StashQuery query{.shape = options.shape,
-                             .level = options.level,
-                             .tokens = sequences * length,
-                             .element_bytes = options.dtype == at::kFloat ? 4 : 2,
-                             .sliced = schedule.num_slices > 1};
-      const auto blocks =
-          static_cast<double>(options.layers_per_stage[static_cast<std::size_t>(stage)]);
-      const StashBytes block = block_stash(query);
-      OpCosts costs;
-      costs.f = costs.i = costs.w = 1;
-      costs.b = 2;
-      costs.after_f = blocks * static_cast<double>(block.after_f);
-      costs.after_i = blocks * static_cast<double>(block.after_i);
-      costs.kv_gradient =
-          blocks * static_cast<double>(key_value_gradient_bytes(options.shape, query.tokens));
-      for (const auto& [has, end] :
-           {std::pair{stage == 0, embedding_stash(query)},
-            std::pair{stage == schedule.num_stages() - 1, head_stash(query)}})
-        if (has) {
-          costs.after_f += static_cast<double>(end.after_f);
-          costs.after_i += static_cast<double>(end.after_i);
-        }
-      table.push_back(costs);
-    }
-  Costs costs(schedule.num_stages(), schedule.num_slices, std::move(table));
-  costs.measured = true;
-  return costs;
-}
-
 RunSetup set_up_run(const LoadedConfig& loaded) {
   if (const auto problems = validate_config(loaded.values); !problems.empty())
     throw UserError(join(problems, "; "));
@@ -87,7 +50,7 @@ RunSetup set_up_run(const LoadedConfig& loaded) {
   setup.config = resolve_config(loaded.values);
   setup.schedule = make_schedule(setup.config);
   setup.options = trainer_options(setup.config, setup.schedule);
-  setup.memory = simulate(setup.schedule, stash_costs(setup.config, setup.schedule, setup.options));
+  setup.memory = simulate(setup.schedule, byte_costs(setup.options, setup.schedule));
   return setup;
 }
 

@@ -5,7 +5,6 @@
 #include <span>
 #include <string>
 
-#include "cost/costs.h"
 #include "runtime/options.h"
 #include "sim/simulate.h"
 
@@ -20,8 +19,5 @@ struct RunSetup {
 
 // Throws UserError for values that do not fit together and for an invalid schedule.
 RunSetup set_up_run(const LoadedConfig& loaded);
-
-// Bytes that each op keeps; all ops take as long, since only their order matters for memory.
-Costs stash_costs(const Config& config, const Schedule& schedule, const TrainerOptions& options);
 
 }  // namespace sluice::cli

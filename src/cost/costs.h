@@ -35,12 +35,20 @@ class Costs {
   // REQUIRES: table holds num_stages x num_slices entries, slices fastest.
   Costs(int num_stages, int num_slices, std::vector<OpCosts> table)
       : num_stages_(num_stages), num_slices_(num_slices), table_(std::move(table)) {}
+  // Of ops that cost nothing yet.
+  Costs(int num_stages, int num_slices)
+      : Costs(num_stages, num_slices,
+              std::vector<OpCosts>(static_cast<std::size_t>(num_stages) *
+                                   static_cast<std::size_t>(num_slices))) {}
 
   int num_stages() const { return num_stages_; }
   int num_slices() const { return num_slices_; }
   const OpCosts& at(int stage, int slice) const {
     return table_[static_cast<std::size_t>(stage) * static_cast<std::size_t>(num_slices_) +
                   static_cast<std::size_t>(slice)];
+  }
+  OpCosts& at(int stage, int slice) {
+    return const_cast<OpCosts&>(std::as_const(*this).at(stage, slice));
   }
   double duration(const Op& op) const;
 

@@ -8,9 +8,17 @@
 #include "schedule/transforms/forward_only.h"
 
 namespace sluice {
-namespace {
+std::vector<std::int64_t> even_layers(std::int64_t layers, int stages) {
+  if (layers < stages)
+    throw user_error("{} layers cannot be dealt to {} stages: use fewer stages or more layers",
+                     layers, stages);
+  std::vector<std::int64_t> out(static_cast<std::size_t>(stages), layers / stages);
+  for (std::int64_t s = 0; s < layers % stages; ++s)
+    ++out[static_cast<std::size_t>(s)];
+  return out;
+}
 
-SliceBounds bounds_of(const Schedule& schedule, std::int64_t length) {
+SliceBounds slice_bounds(const Schedule& schedule, std::int64_t length) {
   SliceBounds bounds = {0};
   const std::int64_t k = schedule.num_slices;
   for (std::int64_t c = 0; c < k; ++c)
@@ -24,16 +32,27 @@ SliceBounds bounds_of(const Schedule& schedule, std::int64_t length) {
   return bounds;
 }
 
-}  // namespace
-
-std::vector<std::int64_t> even_layers(std::int64_t layers, int stages) {
-  if (layers < stages)
-    throw user_error("{} layers cannot be dealt to {} stages: use fewer stages or more layers",
-                     layers, stages);
-  std::vector<std::int64_t> out(static_cast<std::size_t>(stages), layers / stages);
-  for (std::int64_t s = 0; s < layers % stages; ++s)
-    ++out[static_cast<std::size_t>(s)];
-  return out;
+std::map<int, std::unique_ptr<Stage>> make_stages(const TrainerOptions& options,
+                                                  const Schedule& schedule, int rank) {
+  const int num_stages = schedule.num_stages();
+  if (static_cast<int>(options.layers_per_stage.size()) != num_stages)
+    throw user_error("layers are listed for {} stages, and {} has {}",
+                     options.layers_per_stage.size(), schedule.name, num_stages);
+  std::map<int, std::unique_ptr<Stage>> stages;
+  for (const int stage : schedule.placement.stages_of(rank)) {
+    const auto listed = options.layers_per_stage.begin();
+    StageOptions own;
+    own.shape = options.shape;
+    own.first_layer = std::accumulate(listed, listed + stage, std::int64_t{0});
+    own.end_layer = own.first_layer + options.layers_per_stage[static_cast<std::size_t>(stage)];
+    own.embedding = stage == 0;
+    own.head = stage == num_stages - 1;
+    own.level = options.level;
+    own.seed = options.seed;
+    own.dtype = options.dtype;
+    stages[stage] = std::make_unique<Stage>(own);
+  }
+  return stages;
 }
 
 Trainer::Trainer(const TrainerOptions& options, const Schedule& lowered, const Dataset& data,
@@ -42,30 +61,14 @@ Trainer::Trainer(const TrainerOptions& options, const Schedule& lowered, const D
       schedule_(lowered),
       data_(data),
       world_(world),
-      bounds_(bounds_of(lowered, options.sequence_length)) {
-  const int num_stages = lowered.num_stages();
-  if (static_cast<int>(options.layers_per_stage.size()) != num_stages)
-    throw user_error("layers are listed for {} stages, and {} has {}",
-                     options.layers_per_stage.size(), lowered.name, num_stages);
+      bounds_(slice_bounds(lowered, options.sequence_length)),
+      stages_(make_stages(options, lowered, world.rank())) {
   if (options.global_batch_size % lowered.num_microbatches != 0)
     throw user_error("a global batch of {} sequences does not divide into {} microbatches",
                      options.global_batch_size, lowered.num_microbatches);
   std::map<int, Stage*> local;
-  for (const int stage : lowered.placement.stages_of(world.rank())) {
-    const auto listed = options.layers_per_stage.begin();
-    StageOptions stage_options;
-    stage_options.shape = options.shape;
-    stage_options.first_layer = std::accumulate(listed, listed + stage, std::int64_t{0});
-    stage_options.end_layer =
-        stage_options.first_layer + options.layers_per_stage[static_cast<std::size_t>(stage)];
-    stage_options.embedding = stage == 0;
-    stage_options.head = stage == num_stages - 1;
-    stage_options.level = options.level;
-    stage_options.seed = options.seed;
-    stage_options.dtype = options.dtype;
-    stages_[stage] = std::make_unique<Stage>(stage_options);
-    local[stage] = stages_[stage].get();
-  }
+  for (const auto& [number, stage] : stages_)
+    local[number] = stage.get();
   executor_ = std::make_unique<Executor>(lowered, local, world);
   forwards_ = forward_only(lowered);
   evaluator_ = std::make_unique<Executor>(forwards_, local, world, true);

@@ -46,6 +46,14 @@ struct StepResult {
 // stage would have none.
 std::vector<std::int64_t> even_layers(std::int64_t layers, int stages);
 
+// Where the schedule's slices of a sequence begin and end. Throws UserError unless they add up to
+// its length.
+SliceBounds slice_bounds(const Schedule& schedule, std::int64_t length);
+
+// The stages of a rank, by number. Throws UserError where the options do not fit the schedule.
+std::map<int, std::unique_ptr<Stage>> make_stages(const TrainerOptions& options,
+                                                  const Schedule& schedule, int rank);
+
 class Trainer {
  public:
   // REQUIRES: `lowered` proved; rank r of `world` is device r; schedule, data and world outlive it.

@@ -1,0 +1,33 @@
+// How long the ops of a schedule take: read off measured steps, gathered from all ranks.
+#pragma once
+
+#include <deque>
+#include <map>
+
+#include "comm/communicator.h"
+#include "cost/costs.h"
+#include "trace/timeline.h"
+
+namespace sluice {
+
+class OpTimings {
+ public:
+  // One rank's ops of one step. Of a long run the latest steps count.
+  void add(const DeviceTimeline& step);
+
+  // Writes the seconds of every rank's ops into `costs`, on every rank: of each kind, stage and
+  // slice the mean over the microbatches of a step, and of the steps the median, so that a step
+  // that was disturbed does not count. What was not measured follows from what was (B = I + W; I
+  // takes all of a B) or is 0. Collective.
+  void gather_into(Costs& costs, Communicator& world) const;
+
+ private:
+  struct Key {
+    int stage, slice;
+    OpKind kind;
+    auto operator<=>(const Key&) const = default;
+  };
+  std::map<Key, std::deque<double>> steps_;  // means
+};
+
+}  // namespace sluice

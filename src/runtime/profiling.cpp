@@ -1,0 +1,250 @@
+#include "runtime/profiling.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <set>
+
+#include "base/error.h"
+#include "runtime/byte_costs.h"
+#include "runtime/op_timings.h"
+
+namespace sluice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// A rank without others: what it sends vanishes, what it is to receive is there at once.
+class Alone : public Communicator {
+ public:
+  Alone(const Communicator& world, const TrainerOptions& options, int num_microbatches)
+      : Communicator(world.rank(), world.world_ranks()),
+        // Ordinary values: kernels are slower on infinities and denormals.
+        source_(at::randn({options.global_batch_size / num_microbatches * options.sequence_length *
+                           options.shape.dim})
+                    .mul_(0.1)
+                    .to(options.dtype)) {}
+
+  Request post_send(Lane, int, std::span<const std::byte>, std::string_view) override {
+    return Request();
+  }
+  Request post_recv(Lane, int, std::span<std::byte> bytes, std::string_view label) override {
+    SLUICE_CHECK(bytes.size() <= source_.nbytes(), "{}: {} bytes, and a microbatch has {}", label,
+                 bytes.size(), source_.nbytes());
+    std::memcpy(bytes.data(), source_.data_ptr(), bytes.size());
+    return Request();
+  }
+  std::unique_ptr<Communicator> group(std::span<const int>) override {
+    throw InternalError("a rank alone has no groups");
+  }
+  void abort(const std::string& reason) override { throw InternalError(reason); }
+
+ private:
+  at::Tensor source_;
+};
+
+// Says when every rank has finished, without making any wait: they are to go on computing.
+class Finish {
+ public:
+  explicit Finish(Communicator& world)
+      : world_(world), inbox_(static_cast<std::size_t>(world.size())) {
+    const int first = world.rank() == 0 ? 1 : 0, end = world.rank() == 0 ? world.size() : 1;
+    for (int rank = first; rank < end; ++rank)
+      receives_.push_back(
+          world.recv(rank, std::span(inbox_).subspan(static_cast<std::size_t>(rank), 1), kLabel));
+  }
+
+  // This rank has.
+  void mine() {
+    finished_ = true;
+    if (world_.rank() > 0) tell(0);
+  }
+
+  bool all() {
+    std::erase_if(receives_, [&](Request& request) { return world_.test(request); });
+    if (!finished_ || !receives_.empty()) return false;
+    for (int rank = 1; rank < world_.size() && world_.rank() == 0; ++rank)
+      tell(rank);
+    world_.wait_all(sends_);
+    return true;
+  }
+
+ private:
+  static constexpr const char* kLabel = "has measured";
+
+  void tell(int rank) { sends_.push_back(world_.send(rank, std::span(&token_, 1), kLabel)); }
+
+  Communicator& world_;
+  const std::byte token_{};
+  std::vector<std::byte> inbox_;  // by rank
+  bool finished_ = false;
+  std::vector<Request> receives_, sends_;
+};
+
+// The program with its backwards split where they were fused, and fused where they were split.
+Schedule other_form(const Schedule& schedule) {
+  Schedule out = schedule;
+  for (Program& program : out.programs) {
+    Program form;
+    for (Op op : program) {
+      if (op.kind == OpKind::W) continue;
+      const bool fused = op.kind == OpKind::B;
+      if (fused)
+        op.kind = OpKind::I;
+      else if (op.kind == OpKind::I)
+        op.kind = OpKind::B;
+      form.push_back(op);
+      if (!fused) continue;
+      op.kind = OpKind::W;
+      form.push_back(op);
+    }
+    program = std::move(form);
+  }
+  return out;
+}
+
+// One rank's stages, and the rounds they play.
+class Player {
+ public:
+  Player(const TrainerOptions& options, const Schedule& schedule, Communicator& world,
+         const ProfileOptions& profile)
+      : options_(options),
+        world_(world),
+        profile_(profile),
+        bounds_(slice_bounds(schedule, options.sequence_length)),
+        stages_(make_stages(options, schedule, world.rank())),
+        alone_(world, options, schedule.num_microbatches) {
+    const std::int64_t sequences = options.global_batch_size / schedule.num_microbatches;
+    at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(options.seed);
+    const auto tokens = [&] {
+      return at::randint(options.shape.vocab_size, {sequences, options.sequence_length}, generator,
+                         at::kLong);
+    };
+    batch_.tokens = tokens();
+    batch_.targets = tokens();
+  }
+
+  // Adds to `timings` until that is enough.
+  void play(const Schedule& form, OpTimings& timings) {
+    std::map<int, Stage*> local;
+    for (const auto& [number, stage] : stages_)
+      local[number] = stage.get();
+    Executor executor(form, local, alone_);
+    round(executor);  // warms up
+    Finish finish(world_);
+    world_.barrier("profile");
+    const auto start = Clock::now();
+    for (int n = 0; n < profile_.rounds || seconds_since(start) < profile_.seconds; ++n) {
+      report(n);
+      timings.add(round(executor));
+    }
+    finish.mine();
+    while (!finish.all())
+      round(executor);
+  }
+
+ private:
+  DeviceTimeline round(Executor& executor) {
+    for (const auto& [number, stage] : stages_) {
+      stage->zero_gradients();
+      stage->begin_step(bounds_, 1.0 / static_cast<double>(options_.sequence_length));
+    }
+    return executor
+        .run([this](int) -> const Microbatch& { return batch_; }, bounds_, options_.shape.dim,
+             options_.dtype, Clock::now())
+        .timeline;
+  }
+
+  void report(int rounds) {
+    if (world_.rank() != 0 || !profile_.on_progress || seconds_since(reported_) < 2) return;
+    reported_ = Clock::now();
+    profile_.on_progress(fmt::format("profiling: {} of {} rounds", rounds, profile_.rounds));
+  }
+
+  const TrainerOptions& options_;
+  Communicator& world_;
+  const ProfileOptions& profile_;
+  SliceBounds bounds_;
+  std::map<int, std::unique_ptr<Stage>> stages_;
+  Alone alone_;
+  Microbatch batch_;
+  Clock::time_point reported_ = Clock::now();
+};
+
+// Half the time of a message there and back, the median of some. Both ranks of the pair call it.
+double one_way(Communicator& world, int peer, bool first, std::span<std::byte> bytes) {
+  constexpr int kTrips = 31;
+  std::vector<double> trips;
+  for (int n = 0; n < kTrips + 2; ++n) {
+    const auto start = Clock::now();
+    for (const bool sends : {first, !first}) {
+      Request request =
+          sends ? world.send(peer, bytes, "profile") : world.recv(peer, bytes, "profile");
+      world.wait(request);
+    }
+    if (n >= 2) trips.push_back(seconds_since(start));
+  }
+  std::nth_element(trips.begin(), trips.begin() + kTrips / 2, trips.end());
+  return trips[kTrips / 2] / 2;
+}
+
+// The links between ranks that exchange messages, one pair after the other; the slowest of them
+// stands for all pairs not measured.
+void measure_links(const Schedule& schedule, Communicator& world, std::int64_t num_bytes,
+                   Costs& costs) {
+  std::set<std::pair<int, int>> pairs;
+  for (int device = 0; device < schedule.num_devices(); ++device)
+    for (const Op& op : schedule.programs[static_cast<std::size_t>(device)])
+      if (is_send(op.kind)) {
+        const int peer = schedule.placement.device_of(op.pipe, partner_stage(op));
+        pairs.insert({std::min(device, peer), std::max(device, peer)});
+      }
+  std::vector<std::byte> large(static_cast<std::size_t>(num_bytes));
+  for (const auto& [a, b] : pairs) {
+    world.barrier("profile");
+    Link link;
+    if (world.rank() == a || world.rank() == b) {
+      const int peer = world.rank() == a ? b : a;
+      const bool first = world.rank() == a;
+      link.latency = one_way(world, peer, first, std::span(large).first(1));
+      const double moving = one_way(world, peer, first, large) - link.latency;
+      if (moving > 0) link.bytes_per_time = static_cast<double>(num_bytes) / moving;
+    }
+    world.broadcast(a, std::as_writable_bytes(std::span(&link, 1)), "link");
+    costs.links[{a, b}] = costs.links[{b, a}] = link;
+    costs.default_link.latency = std::max(costs.default_link.latency, link.latency);
+    double& slowest = costs.default_link.bytes_per_time;
+    if (link.bytes_per_time > 0)
+      slowest = slowest > 0 ? std::min(slowest, link.bytes_per_time) : link.bytes_per_time;
+  }
+}
+
+}  // namespace
+
+Costs profile_ops(const TrainerOptions& options, const Schedule& lowered, Communicator& world,
+                  const ProfileOptions& profile) {
+  at::set_num_threads(profile.threads_per_rank);
+  Costs costs = byte_costs(options, lowered);
+  {
+    Player player(options, lowered, world, profile);
+    OpTimings timings;
+    player.play(other_form(lowered), timings);
+    player.play(lowered, timings);
+    timings.gather_into(costs, world);
+  }
+  double largest = 1;
+  for (int stage = 0; stage < lowered.num_stages(); ++stage)
+    for (int slice = 0; slice < lowered.num_slices; ++slice)
+      largest = std::max(
+          {largest, costs.at(stage, slice).sent_forward, costs.at(stage, slice).sent_backward});
+  measure_links(lowered, world, static_cast<std::int64_t>(largest), costs);
+  return costs;
+}
+
+}  // namespace sluice

@@ -1,0 +1,30 @@
+// What the ops of a run take on this machine: seconds, bytes and links, as the simulator reads
+// them.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "comm/communicator.h"
+#include "cost/costs.h"
+#include "runtime/trainer.h"
+
+namespace sluice {
+
+struct ProfileOptions {
+  int threads_per_rank = 1;  // those of the training that is to be predicted
+  int rounds = 7;            // at least; a round is one step's program of every rank
+  double seconds = 0.3;      // at least, of measured rounds
+  std::function<void(const std::string&)> on_progress;  // rank 0, every few seconds; may be empty
+};
+
+// Every rank calls it and gets the same. Each rank plays its own program through the executor, on
+// random tokens and with messages that are always there already, so caches, allocator and kernels
+// are those of a real step; all ranks go on until the last has measured, so each op is timed with
+// its neighbours busy. Then the same with the backwards in their other form, fused or split, so
+// that F, I, W and B are all known. Last, messages go to and fro between the ranks that exchange
+// any, pair by pair. REQUIRES: `lowered` proved; rank r of `world` is device r.
+Costs profile_ops(const TrainerOptions& options, const Schedule& lowered, Communicator& world,
+                  const ProfileOptions& profile = {});
+
+}  // namespace sluice

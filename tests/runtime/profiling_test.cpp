@@ -1,0 +1,107 @@
+// What ops take on this machine: every op of every schedule is timed, on every backend form.
+#include "runtime/profiling.h"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "comm/threads/threads.h"
+#include "runtime/op_timings.h"
+#include "schedule/generators/generator.h"
+#include "schedule/validate.h"
+
+namespace sluice {
+namespace {
+
+Schedule lowered_schedule(const std::string& name, int devices, int slices = 1) {
+  GeneratorOptions options;
+  options.devices = devices;
+  options.microbatches = 4;
+  options.slices = slices;
+  Validation validation = validate(generate_schedule(name, options));
+  EXPECT_TRUE(validation.valid());
+  return std::move(validation.lowered);
+}
+
+TrainerOptions options_for(const Schedule& schedule) {
+  TrainerOptions options;
+  options.shape.layers = 8;
+  options.shape.dim = 16;
+  options.shape.heads = options.shape.kv_heads = 2;
+  options.shape.ffn_dim = 32;
+  options.shape.vocab_size = 64;
+  options.shape.positions = 16;
+  options.layers_per_stage = even_layers(options.shape.layers, schedule.num_stages());
+  options.global_batch_size = 8;
+  options.sequence_length = 16;
+  return options;
+}
+
+// As every rank saw it.
+std::vector<Costs> profile(const Schedule& schedule, const TrainerOptions& options) {
+  std::vector<Costs> all(static_cast<std::size_t>(schedule.num_devices()), Costs(1, 1));
+  run_threads(schedule.num_devices(), {}, [&](Communicator& world) {
+    all[static_cast<std::size_t>(world.rank())] =
+        profile_ops(options, schedule, world, {.rounds = 2, .seconds = 0, .on_progress = {}});
+  });
+  return all;
+}
+
+TEST(Profiling, EveryOpIsTimedAndAllRanksAgree) {
+  for (const auto& [name, devices, slices] :
+       {std::tuple{"1f1b", 2, 1}, std::tuple{"zb-v", 2, 1}, std::tuple{"seq1f1b", 2, 4},
+        std::tuple{"dualpipe", 2, 1}, std::tuple{"1f1b", 1, 1}}) {
+    SCOPED_TRACE(name);
+    const Schedule schedule = lowered_schedule(name, devices, slices);
+    const std::vector<Costs> all = profile(schedule, options_for(schedule));
+    for (int stage = 0; stage < schedule.num_stages(); ++stage)
+      for (int slice = 0; slice < slices; ++slice) {
+        const OpCosts& op = all[0].at(stage, slice);
+        for (const double seconds : {op.f, op.i, op.w, op.b})
+          EXPECT_GT(seconds, 0);
+        EXPECT_GT(op.after_f, 0);
+        EXPECT_EQ(op.sent_forward > 0, stage + 1 < schedule.num_stages());
+        // Two sequences of 16 / slices tokens, 16 numbers of 4 bytes.
+        EXPECT_EQ(op.sent_backward, stage > 0 ? 2048 / slices : 0);
+        EXPECT_EQ(all.back().at(stage, slice).w, op.w);
+      }
+    EXPECT_EQ(all[0].links.size(), devices > 1 ? 2u : 0u);
+    EXPECT_EQ(all[0].default_link.latency > 0, devices > 1);
+  }
+}
+
+// Rank 0 has measured long before rank 1, and must neither leave nor wait for it.
+TEST(Profiling, RanksOfUnequalWorkFinishTogether) {
+  const Schedule schedule = lowered_schedule("1f1b", 2);
+  TrainerOptions options = options_for(schedule);
+  options.layers_per_stage = {1, 7};
+  const std::vector<Costs> all = profile(schedule, options);
+  EXPECT_GT(all[1].at(1, 0).b, 0);
+}
+
+DeviceTimeline step(double seconds) {
+  DeviceTimeline timeline;
+  timeline.spans = {{make_op(OpKind::F, 0, 0), 0, seconds},
+                    {make_op(OpKind::F, 0, 1), 10, 10 + 3 * seconds},
+                    {make_op(OpKind::B, 0, 0), 20, 20 + 4 * seconds}};
+  return timeline;
+}
+
+TEST(Profiling, TimesAreTheMedianStepsMeanOverMicrobatches) {
+  run_threads(2, {}, [&](Communicator& world) {
+    OpTimings timings;
+    // Two ranks that hold the same stage: their mean, 2 and 4.
+    for (const double seconds : {1.0, 100.0, 1.0})
+      timings.add(step((world.rank() + 1) * seconds));
+    Costs costs(2, 1);
+    timings.gather_into(costs, world);
+    EXPECT_EQ(costs.at(0, 0).f, 3);
+    EXPECT_EQ(costs.at(0, 0).b, 6);
+    EXPECT_EQ(costs.at(0, 0).i, 6);  // not measured: all of B
+    EXPECT_EQ(costs.at(0, 0).w, 0);
+    EXPECT_EQ(costs.at(1, 0).f, 0);
+  });
+}
+
+}  // namespace
+}  // namespace sluice
