@@ -14,6 +14,7 @@
 #include "cli/run_setup.h"
 #include "cli/run_trace.h"
 #include "comm/threads/threads.h"
+#include "runtime/allocator.h"
 #include "runtime/training_run.h"
 
 namespace sluice::cli {
@@ -97,6 +98,7 @@ ExitCode run(const Flags& flags) {
     held_out.emplace(source, data);
   }
 
+  keep_freed_memory();
   std::signal(SIGTERM, request_stop);
   std::signal(SIGINT, request_stop);
   const int ranks = schedule.num_devices();
