@@ -32,25 +32,25 @@ std::int64_t BlockStash::bytes() const {
   return total;
 }
 
-std::int64_t BlockState::key_value_gradient_bytes() const {
-  std::int64_t total = 0;
+std::int64_t BlockState::bytes(std::size_t slice) const {
+  std::int64_t total = slices[slice].bytes();
   for (const auto* list : {&d_keys, &d_values})
     for (const at::Tensor& tensor : *list)
       total += held_bytes(tensor);
   return total;
 }
 
-Block::Block(const ModelShape& shape, std::int64_t layer, std::uint64_t seed, at::ScalarType dtype)
-    : shape_(shape), layer_(layer), dtype_(dtype) {
+Block::Block(const LayerOptions& options)
+    : shape_(options.shape), layer_(options.layer), dtype_(options.dtype) {
   // Residual branches start smaller, so that the sum over the depth stays of one size.
   const double deviation = 0.02;
-  const double residual = deviation / std::sqrt(2.0 * static_cast<double>(shape.layers));
+  const double residual = deviation / std::sqrt(2.0 * static_cast<double>(shape_.layers));
   norm1_ = make_norm("attention_norm", d_norm1_);
-  qkv_ = make_linear("attention.qkv", shape.qkv_dim(), shape.dim, deviation, seed);
-  out_ = make_linear("attention.out", shape.dim, shape.dim, residual, seed);
+  qkv_ = make_linear("attention.qkv", shape_.qkv_dim(), shape_.dim, deviation, options.seed);
+  out_ = make_linear("attention.out", shape_.dim, shape_.dim, residual, options.seed);
   norm2_ = make_norm("mlp_norm", d_norm2_);
-  up_ = make_linear("mlp.up", shape.up_dim(), shape.dim, deviation, seed);
-  down_ = make_linear("mlp.down", shape.dim, shape.ffn_dim, residual, seed);
+  up_ = make_linear("mlp.up", shape_.up_dim(), shape_.dim, deviation, options.seed);
+  down_ = make_linear("mlp.down", shape_.dim, shape_.ffn_dim, residual, options.seed);
 }
 
 void Block::add_parameter(const std::string& name, at::Tensor value, at::Tensor gradient) {
@@ -122,9 +122,14 @@ void Block::attend(BlockStash& stash, BlockState& state, const SliceContext& con
   stash.lse = output.lse.contiguous();
 }
 
-at::Tensor Block::forward(const at::Tensor& x, BlockState& state,
-                          const SliceContext& context) const {
-  state.slices.resize(context.num_slices());
+std::unique_ptr<LayerState> Block::open(std::size_t num_slices) const {
+  auto state = std::make_unique<BlockState>();
+  state->slices.resize(num_slices);
+  return state;
+}
+
+at::Tensor Block::forward(const at::Tensor& x, LayerState& opened, const SliceContext& context) {
+  auto& state = static_cast<BlockState&>(opened);
   BlockStash& stash = state.slices[context.slice];
   stash.x = x;
   restore(stash, state, context);
@@ -133,6 +138,18 @@ at::Tensor Block::forward(const at::Tensor& x, BlockState& state,
   const std::int64_t expected = block_stash(stash_query(shape_, context, x)).after_f;
   SLUICE_CHECK(stash.bytes() == expected, "layer {} keeps {} bytes after F, predicted {}", layer_,
                stash.bytes(), expected);
+  return y;
+}
+
+at::Tensor Block::evaluate(const at::Tensor& x, LayerState& opened, const SliceContext& context) {
+  at::Tensor y = forward(x, opened, context);
+  BlockStash& stash = static_cast<BlockState&>(opened).slices[context.slice];
+  BlockStash kept;
+  if (context.num_slices() > 1) {
+    kept.k = stash.k;
+    kept.v = stash.v;
+  }
+  stash = std::move(kept);
   return y;
 }
 
@@ -162,8 +179,9 @@ void Block::drop(BlockStash& stash, const SliceContext& context) const {
   if (level >= RecomputeLevel::full) stash.o = stash.lse = at::Tensor();
 }
 
-at::Tensor Block::input_grad(const at::Tensor& dy, BlockState& state,
-                             const SliceContext& context) const {
+at::Tensor Block::input_grad(const at::Tensor& dy, LayerState& opened,
+                             const SliceContext& context) {
+  auto& state = static_cast<BlockState&>(opened);
   BlockStash& stash = state.slices[context.slice];
   restore(stash, state, context);
 
@@ -208,8 +226,8 @@ at::Tensor Block::input_grad(const at::Tensor& dy, BlockState& state,
   return dx;
 }
 
-void Block::weight_grad(BlockState& state, const SliceContext& context) {
-  BlockStash& stash = state.slices[context.slice];
+void Block::weight_grad(LayerState& opened, const SliceContext& context) {
+  BlockStash& stash = static_cast<BlockState&>(opened).slices[context.slice];
   linear_weight_grad(stash.d_y, stash.a, down_.d_weight, down_.d_bias);
   linear_weight_grad(stash.d_u, stash.n2, up_.d_weight, up_.d_bias);
   linear_weight_grad(stash.d_x2, stash.o, out_.d_weight, out_.d_bias);
@@ -220,6 +238,10 @@ void Block::weight_grad(BlockState& state, const SliceContext& context) {
     if (part->bias.defined()) (*gradients)[1].add_(part->bias);
   }
   stash = BlockStash();
+}
+
+std::unique_ptr<Layer> make_block(const LayerOptions& options) {
+  return std::make_unique<Block>(options);
 }
 
 }  // namespace sluice

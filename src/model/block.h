@@ -8,13 +8,12 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "cost/model_shape.h"
 #include "model/functions.h"
-#include "model/parameter.h"
-#include "model/slice.h"
+#include "model/layer.h"
 
 namespace sluice {
 
@@ -42,26 +41,25 @@ struct BlockStash {
 
 // A microbatch's stashes of one block, one per slice, and the gradients of keys and values that
 // later slices have added so far.
-struct BlockState {
+struct BlockState final : LayerState {
   std::vector<BlockStash> slices;
   std::vector<at::Tensor> d_keys, d_values;  // (B, kv_heads, n_j, head_dim), fp32
 
-  std::int64_t key_value_gradient_bytes() const;
+  std::int64_t bytes(std::size_t slice) const override;
 };
 
-class Block {
+class Block final : public Layer {
  public:
   // Weights are initialised from (seed, name); names start with the layer's number.
-  Block(const ModelShape& shape, std::int64_t layer, std::uint64_t seed, at::ScalarType dtype);
+  explicit Block(const LayerOptions& options);
 
-  // x (T, dim) -> y (T, dim). Fills state.slices[context.slice]; REQUIRES earlier slices' F.
-  at::Tensor forward(const at::Tensor& x, BlockState& state, const SliceContext& context) const;
-  // dy -> dx. Leaves in the stash what weight_grad needs. REQUIRES later slices' I.
-  at::Tensor input_grad(const at::Tensor& dy, BlockState& state, const SliceContext& context) const;
-  // Adds to the gradients and empties the stash.
-  void weight_grad(BlockState& state, const SliceContext& context);
-
-  std::vector<Parameter>& parameters() { return parameters_; }
+  std::unique_ptr<LayerState> open(std::size_t num_slices) const override;
+  at::Tensor forward(const at::Tensor& x, LayerState& state, const SliceContext& context) override;
+  at::Tensor input_grad(const at::Tensor& dy, LayerState& state,
+                        const SliceContext& context) override;
+  void weight_grad(LayerState& state, const SliceContext& context) override;
+  at::Tensor evaluate(const at::Tensor& x, LayerState& state, const SliceContext& context) override;
+  std::vector<Parameter>& parameters() override { return parameters_; }
 
  private:
   struct Linear {
