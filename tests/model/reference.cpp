@@ -10,7 +10,9 @@ namespace {
 
 class Model {
  public:
-  Model(const ModelShape& shape, const std::map<std::string, at::Tensor>& weights) : shape_(shape) {
+  Model(const ModelShape& shape, const std::map<std::string, at::Tensor>& weights,
+        const std::map<std::int64_t, ReferenceLayer>& own)
+      : shape_(shape), own_(own) {
     for (const auto& [name, value] : weights)
       weights_[name] = value.detach().clone().set_requires_grad(true);
   }
@@ -30,8 +32,13 @@ class Model {
       at::Tensor x = weight("embedding.weight").index_select(0, batch.tokens[s]);
       if (shape_.family == ModelFamily::gpt2)
         x = x + weight("positions.weight").index_select(0, position);
-      for (std::int64_t layer = 0; layer < shape_.layers; ++layer)
-        x = block(x, layer, document, position);
+      for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+        const auto own = own_.find(layer);
+        x = own == own_.end() ? block(x, layer, document, position)
+                              : own->second(x, [&](const std::string& name) {
+                                  return weight(fmt::format("layers.{}.{}", layer, name));
+                                });
+      }
       const at::Tensor logits = at::mm(norm(x, "norm"), weight("head.weight").t());
       const at::Tensor logp = at::log_softmax(logits, 1);
       const at::Tensor targets = batch.targets[s];
@@ -118,6 +125,7 @@ class Model {
   }
 
   ModelShape shape_;
+  std::map<std::int64_t, ReferenceLayer> own_;
   std::map<std::string, at::Tensor> weights_;
 };
 
@@ -125,8 +133,9 @@ class Model {
 
 ReferenceResult reference_step(const ModelShape& shape,
                                const std::map<std::string, at::Tensor>& weights,
-                               const std::vector<Microbatch>& microbatches, double scale) {
-  Model model(shape, weights);
+                               const std::vector<Microbatch>& microbatches, double scale,
+                               const std::map<std::int64_t, ReferenceLayer>& own) {
+  Model model(shape, weights, own);
   at::Tensor loss = at::zeros({}, at::kDouble);
   for (const Microbatch& batch : microbatches)
     loss = loss + model.loss(batch) * scale;
