@@ -13,6 +13,11 @@ Stage::Stage(const StageOptions& options) : options_(options) {
 
 void Stage::begin_step(SliceBounds bounds, double loss_scale) {
   SLUICE_CHECK(states_.empty(), "{} microbatches of the last step are still open", states_.size());
+  if (options_.shape.encoder() && bounds.size() > 2)
+    throw user_error(
+        "sequences are cut into {} slices: bert attends in both directions, so an earlier slice "
+        "would need a later one; use 1",
+        bounds.size() - 1);
   bounds_ = std::move(bounds);
   loss_scale_ = loss_scale;
   loss_ = 0;
@@ -84,7 +89,7 @@ at::Tensor Stage::input_grad(int microbatch, int slice, const at::Tensor& d_outp
   for (std::size_t n = layers_.size(); n-- > 0;)
     dx = layers_[n]->input_grad(dx, *state.layers[n], context);
   if (embedding_) {
-    embedding_->input_grad(dx, state.embedding[c]);
+    embedding_->input_grad(dx, state.embedding[c], context);
     dx = at::Tensor();
   }
   stash_bytes_ += bytes_of(state, c) - before;

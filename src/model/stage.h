@@ -39,6 +39,7 @@ class Stage {
   explicit Stage(const StageOptions& options);
 
   // How microbatches are cut; {0, length} for whole ones. Every token's loss counts `loss_scale`.
+  // Throws UserError for an encoder in slices.
   void begin_step(SliceBounds bounds, double loss_scale);
 
   // input (T, dim), or undefined where the stage has the embedding -> output (T, dim), or undefined
