@@ -6,8 +6,9 @@
 namespace sluice {
 
 enum class ModelFamily {
-  gpt2,  // layer norm, tanh GELU, learned positions, biases
-  llama  // RMS norm, SwiGLU, rotary positions, grouped-query attention, no biases
+  gpt2,   // layer norm, tanh GELU, learned positions, biases
+  llama,  // RMS norm, SwiGLU, rotary positions, grouped-query attention, no biases
+  bert    // an encoder: attention both ways, norms after the sums, erf GELU, otherwise as gpt2
 };
 
 // How much of a block's forward is thrown away and redone before its backward.
@@ -24,12 +25,16 @@ struct ModelShape {
   std::int64_t layers = 0;
   std::int64_t dim = 0;
   std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;  // equal to heads in the gpt2 family
+  std::int64_t kv_heads = 0;  // equal to heads outside the llama family
   std::int64_t ffn_dim = 0;
   std::int64_t vocab_size = 0;
   std::int64_t positions = 0;  // of the learned position table; 0 in the llama family
   bool tied_embeddings = false;
 
+  // Layer norms, biases and learned positions go together.
+  bool has_biases() const { return family != ModelFamily::llama; }
+  // Norms stand after the sums, not before the products; each token sees its whole document.
+  bool encoder() const { return family == ModelFamily::bert; }
   std::int64_t head_dim() const { return dim / heads; }
   std::int64_t kv_dim() const { return kv_heads * head_dim(); }
   std::int64_t qkv_dim() const { return dim + 2 * kv_dim(); }

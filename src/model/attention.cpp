@@ -19,7 +19,7 @@ struct Piece {
 
 void add_pieces(std::vector<Piece>& pieces, std::int64_t sequence, std::int64_t sequence_end,
                 std::int64_t document_begin, std::int64_t document_end, const SliceBounds& bounds,
-                std::size_t slice) {
+                std::size_t slice, bool causal) {
   const std::int64_t begin = std::max(document_begin, bounds[slice]);
   const std::int64_t end = std::min(document_end, bounds[slice + 1]);
   if (begin >= end) return;
@@ -32,15 +32,19 @@ void add_pieces(std::vector<Piece>& pieces, std::int64_t sequence, std::int64_t 
                         key_begin - bounds[part], key_end - bounds[part], false});
   }
   pieces.push_back({sequence, sequence_end, begin - offset, end - offset, slice, begin - offset,
-                    end - offset, true});
+                    end - offset, causal});
 }
 
-std::vector<Piece> pieces_of(std::int64_t num_sequences, const Documents& documents,
-                             const SliceBounds& bounds, std::size_t slice) {
+std::vector<Piece> pieces_of(const AttentionInput& input, const Documents& documents,
+                             const SliceBounds& bounds) {
   std::vector<Piece> pieces;
-  const std::int64_t length = bounds.back();
+  const std::int64_t num_sequences = input.q.size(0), length = bounds.back();
+  const std::size_t slice = input.keys.size() - 1;
+  const bool causal = !input.both_ways;
+  SLUICE_CHECK(causal || bounds.size() == 2, "attention both ways over {} slices",
+               bounds.size() - 1);
   if (documents.single()) {
-    add_pieces(pieces, 0, num_sequences, 0, length, bounds, slice);
+    add_pieces(pieces, 0, num_sequences, 0, length, bounds, slice, causal);
     return pieces;
   }
   SLUICE_CHECK(static_cast<std::int64_t>(documents.starts.size()) == num_sequences,
@@ -49,7 +53,7 @@ std::vector<Piece> pieces_of(std::int64_t num_sequences, const Documents& docume
     const auto& starts = documents.starts[static_cast<std::size_t>(s)];
     for (std::size_t d = 0; d < starts.size(); ++d)
       add_pieces(pieces, s, s + 1, starts[d], d + 1 < starts.size() ? starts[d + 1] : length,
-                 bounds, slice);
+                 bounds, slice, causal);
   }
   return pieces;
 }
@@ -85,12 +89,12 @@ void add_key_gradient(at::Tensor& total, const at::Tensor& gradient, const Piece
 AttentionOutput attention(const AttentionInput& input, const Documents& documents,
                           const SliceBounds& bounds) {
   const at::Tensor& q = input.q;
-  const std::size_t slice = input.keys.size() - 1;
-  const std::vector<Piece> pieces = pieces_of(q.size(0), documents, bounds, slice);
-  if (pieces.size() == 1) {
+  const std::vector<Piece> pieces = pieces_of(input, documents, bounds);
+  if (pieces.size() == 1) {  // of all rows; where a document starts with the slice, of a later part
+    const Piece& piece = pieces[0];
     auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
-        q, keys_of(input.keys[0], pieces[0], q.size(1)),
-        keys_of(input.values[0], pieces[0], q.size(1)), 0.0, true);
+        q, keys_of(input.keys[piece.part], piece, q.size(1)),
+        keys_of(input.values[piece.part], piece, q.size(1)), 0.0, piece.causal);
     return {out, lse};
   }
   AttentionOutput total;
@@ -116,8 +120,7 @@ at::Tensor attention_backward(const at::Tensor& d_out, const AttentionInput& inp
                               const SliceBounds& bounds, std::vector<at::Tensor>& key_gradients,
                               std::vector<at::Tensor>& value_gradients) {
   const at::Tensor& q = input.q;
-  const std::size_t slice = input.keys.size() - 1;
-  const std::vector<Piece> pieces = pieces_of(q.size(0), documents, bounds, slice);
+  const std::vector<Piece> pieces = pieces_of(input, documents, bounds);
   at::Tensor dq = at::zeros(q.sizes(), q.options().dtype(at::kFloat));
   for (const Piece& piece : pieces) {
     const auto [dq_part, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(

@@ -1,5 +1,6 @@
 // Attention over slices and documents. The queries of one slice see the keys of its own document:
-// those of earlier slices in whole, those of its own slice up to themselves. Each part is one call;
+// those of earlier slices in whole, those of its own slice up to themselves, or, both ways, all of
+// them (then there is one slice). Each part is one call;
 // parts are merged by their log-sum-exp, and the backward of every part takes the merged output and
 // statistics, so memory stays linear in length and nothing is kept twice.
 #pragma once
@@ -24,6 +25,7 @@ struct AttentionInput {
   at::Tensor q;                    // (B, heads, n, head_dim) of this slice
   std::vector<at::Tensor> keys;    // (B, kv_heads, n_j, head_dim) of slices 0..c
   std::vector<at::Tensor> values;  // likewise
+  bool both_ways = false;          // REQUIRES one slice
 };
 
 struct AttentionOutput {

@@ -24,74 +24,71 @@ at::Tensor join_heads(const at::Tensor& x) {
 
 std::int64_t BlockStash::bytes() const {
   std::int64_t total = 0;
-  for (const at::Tensor* tensor :
-       {&x,   &n1,           &s1.mean,    &s1.rstd,      &q,         &k, &v,     &o,    &lse,
-        &x2,  &n2,           &s2.mean,    &s2.rstd,      &u,         &a, &d_qkv, &d_x2, &d_u,
-        &d_y, &norm1.weight, &norm1.bias, &norm2.weight, &norm2.bias})
+  for (const at::Tensor* tensor : {&x,
+                                   &n1,
+                                   &s1.mean,
+                                   &s1.rstd,
+                                   &q,
+                                   &k,
+                                   &v,
+                                   &o,
+                                   &lse,
+                                   &x2,
+                                   &n2,
+                                   &s2.mean,
+                                   &s2.rstd,
+                                   &u,
+                                   &a,
+                                   &z,
+                                   &d_qkv,
+                                   &d_out,
+                                   &d_u,
+                                   &d_down,
+                                   &norm1.weight,
+                                   &norm1.bias,
+                                   &norm2.weight,
+                                   &norm2.bias})
     total += held_bytes(*tensor);
   return total;
 }
 
-std::int64_t BlockState::key_value_gradient_bytes() const {
-  std::int64_t total = 0;
+std::int64_t BlockState::bytes(std::size_t slice) const {
+  std::int64_t total = slices[slice].bytes();
   for (const auto* list : {&d_keys, &d_values})
     for (const at::Tensor& tensor : *list)
       total += held_bytes(tensor);
   return total;
 }
 
-Block::Block(const ModelShape& shape, std::int64_t layer, std::uint64_t seed, at::ScalarType dtype)
-    : shape_(shape), layer_(layer), dtype_(dtype) {
-  // Residual branches start smaller, so that the sum over the depth stays of one size.
+Block::Block(const LayerOptions& options) : shape_(options.shape), layer_(options.layer) {
+  // A decoder's branches start smaller, so that the sum over the depth stays of one size; an
+  // encoder's norms see to that.
   const double deviation = 0.02;
-  const double residual = deviation / std::sqrt(2.0 * static_cast<double>(shape.layers));
-  norm1_ = make_norm("attention_norm", d_norm1_);
-  qkv_ = make_linear("attention.qkv", shape.qkv_dim(), shape.dim, deviation, seed);
-  out_ = make_linear("attention.out", shape.dim, shape.dim, residual, seed);
-  norm2_ = make_norm("mlp_norm", d_norm2_);
-  up_ = make_linear("mlp.up", shape.up_dim(), shape.dim, deviation, seed);
-  down_ = make_linear("mlp.down", shape.dim, shape.ffn_dim, residual, seed);
-}
-
-void Block::add_parameter(const std::string& name, at::Tensor value, at::Tensor gradient) {
-  const bool decay = value.dim() > 1;
-  parameters_.push_back(
-      {fmt::format("layers.{}.{}", layer_, name), std::move(value), std::move(gradient), decay});
-}
-
-Norm Block::make_norm(const std::string& name, std::vector<at::Tensor>& gradients) {
-  Norm norm;
-  norm.family = shape_.family;
-  norm.weight = at::ones({shape_.dim}, dtype_);
-  gradients = {at::zeros({shape_.dim}, at::kFloat), at::Tensor()};
-  add_parameter(name + ".weight", norm.weight, gradients[0]);
-  if (shape_.family == ModelFamily::gpt2) {
-    norm.bias = at::zeros({shape_.dim}, dtype_);
-    gradients[1] = at::zeros({shape_.dim}, at::kFloat);
-    add_parameter(name + ".bias", norm.bias, gradients[1]);
-  }
-  return norm;
-}
-
-Block::Linear Block::make_linear(const std::string& name, std::int64_t out, std::int64_t in,
-                                 double deviation, std::uint64_t seed) {
-  Linear linear;
-  linear.weight = at::empty({out, in}, dtype_);
-  linear.d_weight = at::zeros({out, in}, at::kFloat);
-  initialise_normal(linear.weight, seed, fmt::format("layers.{}.{}.weight", layer_, name),
-                    deviation);
-  add_parameter(name + ".weight", linear.weight, linear.d_weight);
-  if (shape_.family == ModelFamily::gpt2) {
-    linear.bias = at::zeros({out}, dtype_);
-    linear.d_bias = at::zeros({out}, at::kFloat);
-    add_parameter(name + ".bias", linear.bias, linear.d_bias);
-  }
-  return linear;
+  const double residual = shape_.encoder()
+                              ? deviation
+                              : deviation / std::sqrt(2.0 * static_cast<double>(shape_.layers));
+  const std::string prefix = fmt::format("layers.{}.", layer_);
+  const auto product = [&](const char* name, std::int64_t out, std::int64_t in, double spread) {
+    return make_linear(parameters_, {.name = prefix + name,
+                                     .out = out,
+                                     .in = in,
+                                     .deviation = spread,
+                                     .seed = options.seed,
+                                     .bias = shape_.has_biases(),
+                                     .dtype = options.dtype});
+  };
+  norm1_ = make_norm(shape_, options.dtype, prefix + "attention_norm", parameters_);
+  qkv_ = product("attention.qkv", shape_.qkv_dim(), shape_.dim, deviation);
+  out_ = product("attention.out", shape_.dim, shape_.dim, residual);
+  norm2_ = make_norm(shape_, options.dtype, prefix + "mlp_norm", parameters_);
+  up_ = product("mlp.up", shape_.up_dim(), shape_.dim, deviation);
+  down_ = product("mlp.down", shape_.dim, shape_.ffn_dim, residual);
 }
 
 AttentionInput Block::attention_input(const BlockState& state, std::size_t slice) const {
   AttentionInput input;
   input.q = state.slices[slice].q;
+  input.both_ways = shape_.encoder();
   for (std::size_t j = 0; j <= slice; ++j) {
     SLUICE_CHECK(state.slices[j].k.defined(), "slice {} needs the keys of slice {}", slice, j);
     input.keys.push_back(state.slices[j].k);
@@ -100,9 +97,9 @@ AttentionInput Block::attention_input(const BlockState& state, std::size_t slice
   return input;
 }
 
-// n1 -> q, k, v; and, where the output is not at hand, attention.
+// q, k, v; and, where the output is not at hand, attention.
 void Block::attend(BlockStash& stash, BlockState& state, const SliceContext& context) const {
-  const at::Tensor qkv = linear(stash.n1, qkv_.weight, qkv_.bias);
+  const at::Tensor qkv = linear(qkv_input(stash), qkv_);
   const auto parts = qkv.split_with_sizes({shape_.dim, shape_.kv_dim(), shape_.kv_dim()}, 1);
   const auto heads_of = [&](const at::Tensor& part, std::int64_t heads, bool rotated) {
     const at::Tensor x = split_heads(part.contiguous(), context, heads);
@@ -122,13 +119,19 @@ void Block::attend(BlockStash& stash, BlockState& state, const SliceContext& con
   stash.lse = output.lse.contiguous();
 }
 
-at::Tensor Block::forward(const at::Tensor& x, BlockState& state,
-                          const SliceContext& context) const {
-  state.slices.resize(context.num_slices());
+std::unique_ptr<LayerState> Block::open(std::size_t num_slices) const {
+  auto state = std::make_unique<BlockState>();
+  state->slices.resize(num_slices);
+  return state;
+}
+
+at::Tensor Block::forward(const at::Tensor& x, LayerState& opened, const SliceContext& context) {
+  auto& state = static_cast<BlockState&>(opened);
   BlockStash& stash = state.slices[context.slice];
   stash.x = x;
   restore(stash, state, context);
-  const at::Tensor y = stash.x2 + linear(stash.a, down_.weight, down_.bias);
+  const at::Tensor y =
+      shape_.encoder() ? norm(norm2_, stash.z, stash.s2) : stash.x2 + linear(stash.a, down_);
   drop(stash, context);
   const std::int64_t expected = block_stash(stash_query(shape_, context, x)).after_f;
   SLUICE_CHECK(stash.bytes() == expected, "layer {} keeps {} bytes after F, predicted {}", layer_,
@@ -136,15 +139,30 @@ at::Tensor Block::forward(const at::Tensor& x, BlockState& state,
   return y;
 }
 
+at::Tensor Block::evaluate(const at::Tensor& x, LayerState& opened, const SliceContext& context) {
+  at::Tensor y = forward(x, opened, context);
+  BlockStash& stash = static_cast<BlockState&>(opened).slices[context.slice];
+  BlockStash kept;
+  if (context.num_slices() > 1) {
+    kept.k = stash.k;
+    kept.v = stash.v;
+  }
+  stash = std::move(kept);
+  return y;
+}
+
 // Computes whatever of the forward the stash does not hold, with the same calls as the forward.
 void Block::restore(BlockStash& stash, BlockState& state, const SliceContext& context) const {
   const bool attended = stash.q.defined() && stash.o.defined();
-  if (!stash.n1.defined()) stash.n1 = norm(norm1_, stash.x, stash.s1);
+  const bool encoder = shape_.encoder();
+  if (!encoder && !stash.n1.defined()) stash.n1 = norm(norm1_, stash.x, stash.s1);
   if (!attended) attend(stash, state, context);
-  if (!stash.x2.defined()) stash.x2 = stash.x + linear(stash.o, out_.weight, out_.bias);
-  if (!stash.n2.defined()) stash.n2 = norm(norm2_, stash.x2, stash.s2);
-  if (!stash.u.defined()) stash.u = linear(stash.n2, up_.weight, up_.bias);
+  if (!stash.x2.defined()) stash.x2 = stash.x + linear(stash.o, out_);
+  if (encoder && !stash.n1.defined()) stash.n1 = norm(norm1_, stash.x2, stash.s1);
+  if (!encoder && !stash.n2.defined()) stash.n2 = norm(norm2_, stash.x2, stash.s2);
+  if (!stash.u.defined()) stash.u = linear(up_input(stash), up_);
   if (!stash.a.defined()) stash.a = activation(shape_.family, stash.u);
+  if (encoder && !stash.z.defined()) stash.z = stash.n1 + linear(stash.a, down_);
 }
 
 // Lets go of what the recomputation level does not keep.
@@ -156,25 +174,16 @@ void Block::drop(BlockStash& stash, const SliceContext& context) const {
   }
   if (level >= RecomputeLevel::mlp) stash.u = at::Tensor();
   if (level >= RecomputeLevel::all_but_attention) {
-    stash.q = stash.x2 = at::Tensor();
+    stash.q = stash.x2 = stash.z = at::Tensor();
     if (context.num_slices() == 1) stash.k = stash.v = at::Tensor();
   }
   if (level >= RecomputeLevel::full) stash.o = stash.lse = at::Tensor();
 }
 
-at::Tensor Block::input_grad(const at::Tensor& dy, BlockState& state,
-                             const SliceContext& context) const {
-  BlockStash& stash = state.slices[context.slice];
-  restore(stash, state, context);
-
-  stash.d_y = dy;
-  const at::Tensor da = linear_input_grad(dy, down_.weight);
-  stash.d_u = activation_backward(shape_.family, da, stash.u);
-  stash.norm2 = norm_backward(norm2_, linear_input_grad(stash.d_u, up_.weight), stash.x2, stash.s2);
-  stash.d_x2 = dy + stash.norm2.input;
-
-  const at::Tensor d_o =
-      split_heads(linear_input_grad(stash.d_x2, out_.weight), context, shape_.heads);
+// Gradient of the attention's output (T, dim) -> gradient of the qkv product's (T, qkv_dim).
+at::Tensor Block::attention_grad(const at::Tensor& d_o, BlockState& state,
+                                 const SliceContext& context) const {
+  const BlockStash& stash = state.slices[context.slice];
   if (state.d_keys.empty()) {
     for (std::size_t j = 0; j <= context.slice; ++j) {
       state.d_keys.push_back(at::zeros(state.slices[j].k.sizes(), at::kFloat));
@@ -182,44 +191,71 @@ at::Tensor Block::input_grad(const at::Tensor& dy, BlockState& state,
     }
   }
   const AttentionOutput output = {split_heads(stash.o, context, shape_.heads), stash.lse};
-  at::Tensor dq =
-      attention_backward(d_o, attention_input(state, context.slice), output, context.documents,
-                         context.bounds, state.d_keys, state.d_values);
-  at::Tensor dk = state.d_keys[context.slice].to(dy.scalar_type());
-  const at::Tensor dv = state.d_values[context.slice].to(dy.scalar_type());
+  at::Tensor dq = attention_backward(
+      split_heads(d_o, context, shape_.heads), attention_input(state, context.slice), output,
+      context.documents, context.bounds, state.d_keys, state.d_values);
+  at::Tensor dk = state.d_keys[context.slice].to(d_o.scalar_type());
+  const at::Tensor dv = state.d_values[context.slice].to(d_o.scalar_type());
+  state.d_keys.resize(context.slice);
+  state.d_values.resize(context.slice);
   if (shape_.family == ModelFamily::llama) {
     dq = rotate(dq, context.positions, kRotaryBase, true);
     dk = rotate(dk, context.positions, kRotaryBase, true);
   }
-  stash.d_qkv = at::cat({join_heads(dq), join_heads(dk), join_heads(dv)}, 1);
-  stash.norm1 =
-      norm_backward(norm1_, linear_input_grad(stash.d_qkv, qkv_.weight), stash.x, stash.s1);
-  at::Tensor dx = stash.d_x2 + stash.norm1.input;
+  return at::cat({join_heads(dq), join_heads(dk), join_heads(dv)}, 1);
+}
+
+at::Tensor Block::input_grad(const at::Tensor& dy, LayerState& opened,
+                             const SliceContext& context) {
+  auto& state = static_cast<BlockState&>(opened);
+  BlockStash& stash = state.slices[context.slice];
+  restore(stash, state, context);
+
+  const bool encoder = shape_.encoder();
+  if (encoder) {
+    if (!stash.s2.rstd.defined()) norm(norm2_, stash.z, stash.s2);
+    stash.norm2 = norm_backward(norm2_, dy, stash.z, stash.s2);
+  }
+  stash.d_down = encoder ? stash.norm2.input : dy;
+  const at::Tensor da = linear_input_grad(stash.d_down, down_.weight);
+  stash.d_u = activation_backward(shape_.family, da, stash.u);
+  const at::Tensor d_up_input = linear_input_grad(stash.d_u, up_.weight);
+  if (encoder) {
+    stash.norm1 = norm_backward(norm1_, stash.d_down + d_up_input, stash.x2, stash.s1);
+    stash.d_out = stash.norm1.input;
+  } else {
+    stash.norm2 = norm_backward(norm2_, d_up_input, stash.x2, stash.s2);
+    stash.d_out = dy + stash.norm2.input;
+  }
+  stash.d_qkv = attention_grad(linear_input_grad(stash.d_out, out_.weight), state, context);
+  const at::Tensor d_qkv_input = linear_input_grad(stash.d_qkv, qkv_.weight);
+  if (!encoder) stash.norm1 = norm_backward(norm1_, d_qkv_input, stash.x, stash.s1);
+  at::Tensor dx = stash.d_out + (encoder ? d_qkv_input : stash.norm1.input);
 
   // W needs the inputs and output gradients of the products, nothing else.
-  stash.x = stash.q = stash.k = stash.v = stash.lse = stash.x2 = stash.u = at::Tensor();
+  if (!encoder) stash.x = at::Tensor();
+  stash.q = stash.k = stash.v = stash.lse = stash.x2 = stash.u = stash.z = at::Tensor();
   stash.s1 = stash.s2 = {};
   stash.norm1.input = stash.norm2.input = at::Tensor();
-  state.d_keys.resize(context.slice);
-  state.d_values.resize(context.slice);
   const std::int64_t expected = block_stash(stash_query(shape_, context, dy)).after_i;
   SLUICE_CHECK(stash.bytes() == expected, "layer {} keeps {} bytes after I, predicted {}", layer_,
                stash.bytes(), expected);
   return dx;
 }
 
-void Block::weight_grad(BlockState& state, const SliceContext& context) {
-  BlockStash& stash = state.slices[context.slice];
-  linear_weight_grad(stash.d_y, stash.a, down_.d_weight, down_.d_bias);
-  linear_weight_grad(stash.d_u, stash.n2, up_.d_weight, up_.d_bias);
-  linear_weight_grad(stash.d_x2, stash.o, out_.d_weight, out_.d_bias);
-  linear_weight_grad(stash.d_qkv, stash.n1, qkv_.d_weight, qkv_.d_bias);
-  for (auto& [gradients, part] :
-       {std::pair{&d_norm1_, &stash.norm1}, std::pair{&d_norm2_, &stash.norm2}}) {
-    (*gradients)[0].add_(part->weight);
-    if (part->bias.defined()) (*gradients)[1].add_(part->bias);
-  }
+void Block::weight_grad(LayerState& opened, const SliceContext& context) {
+  BlockStash& stash = static_cast<BlockState&>(opened).slices[context.slice];
+  linear_weight_grad(stash.d_down, stash.a, down_);
+  linear_weight_grad(stash.d_u, up_input(stash), up_);
+  linear_weight_grad(stash.d_out, stash.o, out_);
+  linear_weight_grad(stash.d_qkv, qkv_input(stash), qkv_);
+  norm_weight_grad(stash.norm1, norm1_);
+  norm_weight_grad(stash.norm2, norm2_);
   stash = BlockStash();
+}
+
+std::unique_ptr<Layer> make_block(const LayerOptions& options) {
+  return std::make_unique<Block>(options);
 }
 
 }  // namespace sluice

@@ -1,20 +1,22 @@
-// One transformer block with explicit forward, input gradient and weight gradient.
+// One transformer block with explicit forward, input gradient and weight gradient. Decoders have
+// their norms before the products, an encoder after the sums:
 //
-//   x -> norm -> qkv -> (rotary) -> attention -> out -> + -> norm -> up -> activation -> down -> +
-//   -> y
-//   |_________________________________________________|  |___________________________________|
+//   x -> norm1 -> qkv -> attention -> out -> + -> norm2 -> up -> activation -> down -> + -> y
+//   |________________________________________|  |________________________________________|
+//
+//   x -> qkv -> attention -> out -> + -> norm1 -> up -> activation -> down -> + -> norm2 -> y
+//   |_______________________________|           |_____________________________|
 #pragma once
 
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "cost/model_shape.h"
 #include "model/functions.h"
-#include "model/parameter.h"
-#include "model/slice.h"
+#include "model/layer.h"
 
 namespace sluice {
 
@@ -22,18 +24,19 @@ namespace sluice {
 // choice after F, and what W needs after I.
 struct BlockStash {
   at::Tensor x;   // (T, dim) input
-  at::Tensor n1;  // (T, dim) first norm
+  at::Tensor n1;  // (T, dim) first norm's output
   NormStatistics s1;
   at::Tensor q, k, v;  // (B, heads, n, head_dim), k and v with kv_heads
   at::Tensor o;        // (T, dim) attention output
   at::Tensor lse;      // (B, heads, n)
   at::Tensor x2;       // (T, dim) sum after attention
-  at::Tensor n2;       // (T, dim) second norm
+  at::Tensor n2;       // (T, dim) second norm's output; not in an encoder, where it is y
   NormStatistics s2;
   at::Tensor u;  // (T, up_dim) up projection
   at::Tensor a;  // (T, ffn_dim) activation
-  // After I, for W:
-  at::Tensor d_qkv, d_x2, d_u, d_y;
+  at::Tensor z;  // (T, dim) sum after the MLP; in an encoder only
+  // After I, for W: of the products' outputs.
+  at::Tensor d_qkv, d_out, d_u, d_down;
   NormGradients norm1, norm2;  // of the norms' weights; inputs undefined
 
   // Element size times number over all held tensors.
@@ -42,48 +45,40 @@ struct BlockStash {
 
 // A microbatch's stashes of one block, one per slice, and the gradients of keys and values that
 // later slices have added so far.
-struct BlockState {
+struct BlockState final : LayerState {
   std::vector<BlockStash> slices;
   std::vector<at::Tensor> d_keys, d_values;  // (B, kv_heads, n_j, head_dim), fp32
 
-  std::int64_t key_value_gradient_bytes() const;
+  std::int64_t bytes(std::size_t slice) const override;
 };
 
-class Block {
+class Block final : public Layer {
  public:
   // Weights are initialised from (seed, name); names start with the layer's number.
-  Block(const ModelShape& shape, std::int64_t layer, std::uint64_t seed, at::ScalarType dtype);
+  explicit Block(const LayerOptions& options);
 
-  // x (T, dim) -> y (T, dim). Fills state.slices[context.slice]; REQUIRES earlier slices' F.
-  at::Tensor forward(const at::Tensor& x, BlockState& state, const SliceContext& context) const;
-  // dy -> dx. Leaves in the stash what weight_grad needs. REQUIRES later slices' I.
-  at::Tensor input_grad(const at::Tensor& dy, BlockState& state, const SliceContext& context) const;
-  // Adds to the gradients and empties the stash.
-  void weight_grad(BlockState& state, const SliceContext& context);
-
-  std::vector<Parameter>& parameters() { return parameters_; }
+  std::unique_ptr<LayerState> open(std::size_t num_slices) const override;
+  at::Tensor forward(const at::Tensor& x, LayerState& state, const SliceContext& context) override;
+  at::Tensor input_grad(const at::Tensor& dy, LayerState& state,
+                        const SliceContext& context) override;
+  void weight_grad(LayerState& state, const SliceContext& context) override;
+  at::Tensor evaluate(const at::Tensor& x, LayerState& state, const SliceContext& context) override;
+  std::vector<Parameter>& parameters() override { return parameters_; }
 
  private:
-  struct Linear {
-    at::Tensor weight, bias;      // bias undefined in the llama family
-    at::Tensor d_weight, d_bias;  // fp32
-  };
-
-  Linear make_linear(const std::string& name, std::int64_t out, std::int64_t in, double deviation,
-                     std::uint64_t seed);
-  Norm make_norm(const std::string& name, std::vector<at::Tensor>& gradients);
-  void add_parameter(const std::string& name, at::Tensor value, at::Tensor gradient);
-
+  // The inputs of qkv and of up, which W needs.
+  at::Tensor& qkv_input(BlockStash& stash) const { return shape_.encoder() ? stash.x : stash.n1; }
+  at::Tensor& up_input(BlockStash& stash) const { return shape_.encoder() ? stash.n1 : stash.n2; }
   void attend(BlockStash& stash, BlockState& state, const SliceContext& context) const;
+  at::Tensor attention_grad(const at::Tensor& d_o, BlockState& state,
+                            const SliceContext& context) const;
   AttentionInput attention_input(const BlockState& state, std::size_t slice) const;
   void restore(BlockStash& stash, BlockState& state, const SliceContext& context) const;
   void drop(BlockStash& stash, const SliceContext& context) const;
 
   ModelShape shape_;
   std::int64_t layer_;
-  at::ScalarType dtype_;
   Norm norm1_, norm2_;
-  std::vector<at::Tensor> d_norm1_, d_norm2_;  // weight, bias
   Linear qkv_, out_, up_, down_;
   std::vector<Parameter> parameters_;
 };

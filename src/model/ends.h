@@ -1,4 +1,5 @@
-// The two ends of a model: token embedding, and final norm with output projection and loss.
+// The two ends of a model: token embedding (in an encoder with a norm after it), and final norm (in
+// an encoder after a dense layer and its activation) with output projection and loss.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,20 +19,26 @@ class Embedding {
   Embedding(const ModelShape& shape, std::uint64_t seed, at::ScalarType dtype);
 
   struct Stash {
-    at::Tensor tokens;  // (T)
-    at::Tensor d_y;     // (T, dim), after I
+    at::Tensor tokens;   // (T)
+    at::Tensor d_y;      // (T, dim), after I: of the sum of token and position
+    NormGradients norm;  // of the norm's weights
     std::int64_t bytes() const;
   };
 
   // tokens (B, n) -> (T, dim)
   at::Tensor forward(const at::Tensor& tokens, Stash& stash, const SliceContext& context) const;
-  void input_grad(const at::Tensor& dy, Stash& stash) const;  // nothing lies before
+  // Nothing lies before it, but what W adds is settled here. An encoder's embedding looks its
+  // tokens up again.
+  void input_grad(const at::Tensor& dy, Stash& stash, const SliceContext& context) const;
   void weight_grad(Stash& stash, const SliceContext& context);
 
   std::vector<Parameter>& parameters() { return parameters_; }
 
  private:
+  at::Tensor sum(const at::Tensor& tokens, const SliceContext& context) const;
+
   ModelShape shape_;
+  Norm norm_;                         // of an encoder
   at::Tensor table_, positions_;      // (vocab, dim), (positions, dim)
   at::Tensor d_table_, d_positions_;  // fp32
   std::vector<Parameter> parameters_;
@@ -50,6 +57,7 @@ class Head {
     at::Tensor targets;  // (T), -1: no loss
     at::Tensor d_x;      // (T, dim), until I
     NormGradients norm;  // of the norm's weights
+    at::Tensor x, d_h;   // (T, dim) input and output gradient of an encoder's dense layer
     double scale = 0;    // of each token's loss
     std::int64_t bytes() const;
   };
@@ -67,10 +75,12 @@ class Head {
   std::vector<Parameter>& parameters() { return parameters_; }
 
  private:
+  at::Tensor project(const at::Tensor& n) const;
+
   ModelShape shape_;
+  Linear dense_;  // of an encoder
   Norm norm_;
-  at::Tensor d_norm_weight_, d_norm_bias_;
-  at::Tensor weight_, d_weight_;  // (vocab, dim)
+  Linear output_;  // (vocab, dim); with a bias in an encoder
   std::vector<Parameter> parameters_;
 };
 

@@ -1,26 +1,69 @@
 #include "model/functions.h"
 
 namespace sluice {
+namespace {
 
-at::Tensor linear(const at::Tensor& x, const at::Tensor& w, const at::Tensor& b) {
-  return b.defined() ? at::addmm(b, x, w.t()) : at::mm(x, w.t());
+// ATen's layer norm on the CPU gives statistics and weight gradients in the type of the weights:
+// bf16 ones would lose digits that fp32 ones keep. (On a GPU they are fp32 always.)
+at::Tensor norm_scale(const at::Tensor& weight) {
+  return weight.is_cpu() ? weight.to(at::kFloat) : weight;
+}
+
+const char* gelu_kind(ModelFamily family) { return family == ModelFamily::bert ? "none" : "tanh"; }
+
+}  // namespace
+
+Linear make_linear(std::vector<Parameter>& parameters, const LinearOptions& options) {
+  Linear linear;
+  linear.weight = at::empty({options.out, options.in}, options.dtype);
+  linear.d_weight = at::zeros({options.out, options.in}, at::kFloat);
+  const std::string name = options.name + ".weight";
+  initialise_normal(linear.weight, options.seed, options.drawn_as.empty() ? name : options.drawn_as,
+                    options.deviation);
+  parameters.push_back({name, linear.weight, linear.d_weight, true});
+  if (options.bias) {
+    linear.bias = at::zeros({options.out}, options.dtype);
+    linear.d_bias = at::zeros({options.out}, at::kFloat);
+    parameters.push_back({options.name + ".bias", linear.bias, linear.d_bias, false});
+  }
+  return linear;
+}
+
+at::Tensor linear(const at::Tensor& x, const Linear& linear) {
+  return linear.bias.defined() ? at::addmm(linear.bias, x, linear.weight.t())
+                               : at::mm(x, linear.weight.t());
 }
 
 at::Tensor linear_input_grad(const at::Tensor& dy, const at::Tensor& w) { return at::mm(dy, w); }
 
-void linear_weight_grad(const at::Tensor& dy, const at::Tensor& x, at::Tensor& dw, at::Tensor& db) {
+void linear_weight_grad(const at::Tensor& dy, const at::Tensor& x, Linear& linear) {
   if (dy.scalar_type() == at::kFloat)
-    dw.addmm_(dy.t(), x);
+    linear.d_weight.addmm_(dy.t(), x);
   else
-    dw.addmm_(dy.to(at::kFloat).t(), x.to(at::kFloat));
-  if (db.defined()) db.add_(dy.sum(0, false, at::kFloat));
+    linear.d_weight.addmm_(dy.to(at::kFloat).t(), x.to(at::kFloat));
+  if (linear.d_bias.defined()) linear.d_bias.add_(dy.sum(0, false, at::kFloat));
+}
+
+Norm make_norm(const ModelShape& shape, at::ScalarType dtype, const std::string& name,
+               std::vector<Parameter>& parameters) {
+  Norm norm;
+  norm.epsilon = shape.encoder() ? 1e-12 : 1e-5;
+  norm.weight = at::ones({shape.dim}, dtype);
+  norm.d_weight = at::zeros({shape.dim}, at::kFloat);
+  parameters.push_back({name + ".weight", norm.weight, norm.d_weight, false});
+  if (shape.has_biases()) {
+    norm.bias = at::zeros({shape.dim}, dtype);
+    norm.d_bias = at::zeros({shape.dim}, at::kFloat);
+    parameters.push_back({name + ".bias", norm.bias, norm.d_bias, false});
+  }
+  return norm;
 }
 
 at::Tensor norm(const Norm& norm, const at::Tensor& x, NormStatistics& statistics) {
-  if (norm.family == ModelFamily::gpt2) {
-    auto [y, mean, rstd] =
-        at::native_layer_norm(x, {x.size(-1)}, norm.weight, norm.bias, norm.epsilon);
-    statistics = {mean.to(at::kFloat), rstd.to(at::kFloat)};
+  if (norm.bias.defined()) {
+    auto [y, mean, rstd] = at::native_layer_norm(x, {x.size(-1)}, norm_scale(norm.weight),
+                                                 norm_scale(norm.bias), norm.epsilon);
+    statistics = {mean, rstd};
     return y;
   }
   const at::Tensor wide = x.to(at::kFloat);
@@ -30,10 +73,10 @@ at::Tensor norm(const Norm& norm, const at::Tensor& x, NormStatistics& statistic
 
 NormGradients norm_backward(const Norm& norm, const at::Tensor& dy, const at::Tensor& x,
                             const NormStatistics& statistics) {
-  if (norm.family == ModelFamily::gpt2) {
-    auto [dx, dw, db] = at::native_layer_norm_backward(
-        dy, x, {x.size(-1)}, statistics.mean.to(x.scalar_type()),
-        statistics.rstd.to(x.scalar_type()), norm.weight, norm.bias, {true, true, true});
+  if (norm.bias.defined()) {
+    auto [dx, dw, db] = at::native_layer_norm_backward(dy, x, {x.size(-1)}, statistics.mean,
+                                                       statistics.rstd, norm_scale(norm.weight),
+                                                       norm_scale(norm.bias), {true, true, true});
     return {dx, dw.to(at::kFloat), db.to(at::kFloat)};
   }
   const at::Tensor normal = x.to(at::kFloat) * statistics.rstd;  // (T, dim)
@@ -44,14 +87,19 @@ NormGradients norm_backward(const Norm& norm, const at::Tensor& dy, const at::Te
           at::Tensor()};
 }
 
+void norm_weight_grad(const NormGradients& gradients, Norm& norm) {
+  norm.d_weight.add_(gradients.weight);
+  if (norm.d_bias.defined()) norm.d_bias.add_(gradients.bias);
+}
+
 at::Tensor activation(ModelFamily family, const at::Tensor& u) {
-  if (family == ModelFamily::gpt2) return at::gelu(u, "tanh");
+  if (family != ModelFamily::llama) return at::gelu(u, gelu_kind(family));
   const auto halves = u.chunk(2, -1);
   return at::silu(halves[0]).mul_(halves[1]);
 }
 
 at::Tensor activation_backward(ModelFamily family, const at::Tensor& da, const at::Tensor& u) {
-  if (family == ModelFamily::gpt2) return at::gelu_backward(da, u, "tanh");
+  if (family != ModelFamily::llama) return at::gelu_backward(da, u, gelu_kind(family));
   const auto halves = u.chunk(2, -1);
   return at::cat({at::silu_backward(da * halves[1], halves[0]), da * at::silu(halves[0])}, -1);
 }

@@ -4,24 +4,51 @@
 
 #include <ATen/ATen.h>
 
+#include <cstdint>
+#include <string>
+#include <vector>
+
 #include "cost/model_shape.h"
+#include "model/parameter.h"
 
 namespace sluice {
 
-// y = x w^T + b.  x (T, in), w (out, in), b (out) or undefined
-at::Tensor linear(const at::Tensor& x, const at::Tensor& w, const at::Tensor& b);
+struct Linear {
+  at::Tensor weight;    // (out, in)
+  at::Tensor bias;      // (out), or undefined
+  at::Tensor d_weight;  // fp32
+  at::Tensor d_bias;    // fp32, likewise
+};
+struct LinearOptions {
+  std::string name;  // of the parameters, `name`.weight and `name`.bias
+  std::int64_t out = 0, in = 0;
+  double deviation = 0;  // of the weight's first values, drawn by (seed, name)
+  std::uint64_t seed = 0;
+  std::string drawn_as = {};  // another name to draw by; empty: its own
+  bool bias = false;          // starts as zero
+  at::ScalarType dtype = at::kFloat;
+};
+Linear make_linear(std::vector<Parameter>& parameters, const LinearOptions& options);
+
+// y = x w^T + b.  x (T, in)
+at::Tensor linear(const at::Tensor& x, const Linear& linear);
 // dx = dy w.
 at::Tensor linear_input_grad(const at::Tensor& dy, const at::Tensor& w);
-// dw += dy^T x, db += sum of dy; both fp32.
-void linear_weight_grad(const at::Tensor& dy, const at::Tensor& x, at::Tensor& dw, at::Tensor& db);
+// dw += dy^T x, db += sum of dy.
+void linear_weight_grad(const at::Tensor& dy, const at::Tensor& x, Linear& linear);
 
-// Layer norm (gpt2) or RMS norm (llama) over the last dimension.
+// Layer norm, or RMS norm where there is no bias, over the last dimension.
 struct Norm {
-  ModelFamily family = ModelFamily::gpt2;
   double epsilon = 1e-5;
-  at::Tensor weight;  // (dim)
-  at::Tensor bias;    // (dim); undefined for RMS norm
+  at::Tensor weight;    // (dim)
+  at::Tensor bias;      // (dim); undefined for RMS norm
+  at::Tensor d_weight;  // fp32
+  at::Tensor d_bias;    // fp32, likewise
 };
+// As the family has it, its weights ones and zeros, and its parameters `name`.weight and .bias
+// added.
+Norm make_norm(const ModelShape& shape, at::ScalarType dtype, const std::string& name,
+               std::vector<Parameter>& parameters);
 struct NormStatistics {
   at::Tensor mean;  // (T, 1), fp32; undefined for RMS norm
   at::Tensor rstd;  // (T, 1), fp32
@@ -35,7 +62,11 @@ struct NormGradients {
 NormGradients norm_backward(const Norm& norm, const at::Tensor& dy, const at::Tensor& x,
                             const NormStatistics& statistics);
 
-// tanh GELU of u (T, ffn), or silu(gate) * up of u (T, 2 ffn) with the gate first.
+// Adds what norm_backward found to the norm's own gradients.
+void norm_weight_grad(const NormGradients& gradients, Norm& norm);
+
+// GELU of u (T, ffn), by tanh (gpt2) or erf (bert), or silu(gate) * up of u (T, 2 ffn) with the
+// gate first.
 at::Tensor activation(ModelFamily family, const at::Tensor& u);
 at::Tensor activation_backward(ModelFamily family, const at::Tensor& da, const at::Tensor& u);
 

@@ -7,12 +7,17 @@ namespace sluice {
 Stage::Stage(const StageOptions& options) : options_(options) {
   if (options.embedding) embedding_.emplace(options.shape, options.seed, options.dtype);
   for (std::int64_t layer = options.first_layer; layer < options.end_layer; ++layer)
-    blocks_.emplace_back(options.shape, layer, options.seed, options.dtype);
+    layers_.push_back(options.make_layer({options.shape, layer, options.seed, options.dtype}));
   if (options.head) head_.emplace(options.shape, options.seed, options.dtype);
 }
 
 void Stage::begin_step(SliceBounds bounds, double loss_scale) {
   SLUICE_CHECK(states_.empty(), "{} microbatches of the last step are still open", states_.size());
+  if (options_.shape.encoder() && bounds.size() > 2)
+    throw user_error(
+        "sequences are cut into {} slices: bert attends in both directions, so an earlier slice "
+        "would need a later one; use 1",
+        bounds.size() - 1);
   bounds_ = std::move(bounds);
   loss_scale_ = loss_scale;
   loss_ = 0;
@@ -30,14 +35,12 @@ SliceContext Stage::context_of(const Microbatch& data, std::size_t slice) const 
   return context;
 }
 
-// Of one slice, and of the key and value gradients that its microbatch holds.
+// Of one slice, and of what its microbatch holds as a whole.
 std::int64_t Stage::bytes_of(const State& state, std::size_t slice) const {
   std::int64_t bytes = 0;
   if (embedding_) bytes += state.embedding[slice].bytes();
-  for (const BlockState& block : state.blocks) {
-    if (slice < block.slices.size()) bytes += block.slices[slice].bytes();
-    bytes += block.key_value_gradient_bytes();
-  }
+  for (const auto& layer : state.layers)
+    bytes += layer->bytes(slice);
   if (head_) bytes += state.head[slice].bytes();
   return bytes;
 }
@@ -46,7 +49,8 @@ Stage::State& Stage::open(int microbatch) {
   State& state = states_[microbatch];
   if (!state.contexts.empty()) return state;
   const std::size_t slices = bounds_.size() - 1;
-  state.blocks.resize(blocks_.size());
+  for (const auto& layer : layers_)
+    state.layers.push_back(layer->open(slices));
   state.embedding.resize(slices);
   state.head.resize(slices);
   state.contexts.resize(slices);
@@ -65,8 +69,8 @@ at::Tensor Stage::forward(int microbatch, int slice, const Microbatch& data,
   if (embedding_)
     x = embedding_->forward(data.tokens.slice(1, bounds_[c], bounds_[c + 1]), state.embedding[c],
                             context);
-  for (std::size_t b = 0; b < blocks_.size(); ++b)
-    x = blocks_[b].forward(x, state.blocks[b], context);
+  for (std::size_t n = 0; n < layers_.size(); ++n)
+    x = layers_[n]->forward(x, *state.layers[n], context);
   if (head_) {
     loss_ += head_->forward(x, data.targets.slice(1, bounds_[c], bounds_[c + 1]), loss_scale_,
                             &state.head[c], context);
@@ -82,10 +86,10 @@ at::Tensor Stage::input_grad(int microbatch, int slice, const at::Tensor& d_outp
   const SliceContext& context = state.contexts[c];
   const std::int64_t before = bytes_of(state, c);
   at::Tensor dx = head_ ? head_->input_grad(state.head[c]) : d_output;
-  for (std::size_t b = blocks_.size(); b-- > 0;)
-    dx = blocks_[b].input_grad(dx, state.blocks[b], context);
+  for (std::size_t n = layers_.size(); n-- > 0;)
+    dx = layers_[n]->input_grad(dx, *state.layers[n], context);
   if (embedding_) {
-    embedding_->input_grad(dx, state.embedding[c]);
+    embedding_->input_grad(dx, state.embedding[c], context);
     dx = at::Tensor();
   }
   stash_bytes_ += bytes_of(state, c) - before;
@@ -98,8 +102,8 @@ void Stage::weight_grad(int microbatch, int slice) {
   const SliceContext& context = state.contexts[c];
   const std::int64_t before = bytes_of(state, c);
   if (head_) head_->weight_grad(state.head[c]);
-  for (std::size_t b = blocks_.size(); b-- > 0;)
-    blocks_[b].weight_grad(state.blocks[b], context);
+  for (std::size_t n = layers_.size(); n-- > 0;)
+    layers_[n]->weight_grad(*state.layers[n], context);
   if (embedding_) embedding_->weight_grad(state.embedding[c], context);
   stash_bytes_ += bytes_of(state, c) - before;
   if (--state.slices_left == 0) states_.erase(microbatch);
@@ -109,17 +113,14 @@ at::Tensor Stage::evaluate(int microbatch, int slice, const Microbatch& data,
                            const at::Tensor& input) {
   const auto c = static_cast<std::size_t>(slice);
   State& state = open(microbatch);
-  SliceContext context = context_of(data, c);
-  context.level = RecomputeLevel::full;
+  const SliceContext context = context_of(data, c);
   at::Tensor x = input;
   if (embedding_) {
     Embedding::Stash unused;
     x = embedding_->forward(data.tokens.slice(1, bounds_[c], bounds_[c + 1]), unused, context);
   }
-  for (std::size_t b = 0; b < blocks_.size(); ++b) {
-    x = blocks_[b].forward(x, state.blocks[b], context);
-    state.blocks[b].slices[c].x = at::Tensor();
-  }
+  for (std::size_t n = 0; n < layers_.size(); ++n)
+    x = layers_[n]->evaluate(x, *state.layers[n], context);
   if (head_) {
     loss_ += head_->forward(x, data.targets.slice(1, bounds_[c], bounds_[c + 1]), loss_scale_,
                             nullptr, context);
@@ -136,8 +137,8 @@ std::vector<Parameter*> Stage::parameters() {
       all.push_back(&parameter);
   };
   if (embedding_) add(embedding_->parameters());
-  for (Block& block : blocks_)
-    add(block.parameters());
+  for (const auto& layer : layers_)
+    add(layer->parameters());
   if (head_) add(head_->parameters());
   return all;
 }

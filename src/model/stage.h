@@ -1,4 +1,4 @@
-// A stage: a run of consecutive blocks, with the embedding before the first and the head after the
+// A stage: a run of consecutive layers, with the embedding before the first and the head after the
 // last where it has them. Works on one slice of one microbatch at a time and keeps their stashes.
 #pragma once
 
@@ -6,11 +6,12 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
-#include "model/block.h"
 #include "model/ends.h"
+#include "model/layer.h"
 
 namespace sluice {
 
@@ -30,6 +31,7 @@ struct StageOptions {
   RecomputeLevel level = RecomputeLevel::none;
   std::uint64_t seed = 0;
   at::ScalarType dtype = at::kFloat;
+  LayerFactory make_layer = make_block;
 };
 
 class Stage {
@@ -37,6 +39,7 @@ class Stage {
   explicit Stage(const StageOptions& options);
 
   // How microbatches are cut; {0, length} for whole ones. Every token's loss counts `loss_scale`.
+  // Throws UserError for an encoder in slices.
   void begin_step(SliceBounds bounds, double loss_scale);
 
   // input (T, dim), or undefined where the stage has the embedding -> output (T, dim), or undefined
@@ -56,13 +59,13 @@ class Stage {
   // Bytes in stashes now: element size times number, each storage once.
   std::int64_t stash_bytes() const { return stash_bytes_; }
 
-  // In canonical order: embedding, blocks ascending, head.
+  // In canonical order: embedding, layers ascending, head.
   std::vector<Parameter*> parameters();
   void zero_gradients();
 
  private:
   struct State {
-    std::vector<BlockState> blocks;
+    std::vector<std::unique_ptr<LayerState>> layers;
     std::vector<Embedding::Stash> embedding;  // per slice
     std::vector<Head::Stash> head;
     std::vector<SliceContext> contexts;
@@ -75,7 +78,7 @@ class Stage {
 
   StageOptions options_;
   std::optional<Embedding> embedding_;
-  std::vector<Block> blocks_;
+  std::vector<std::unique_ptr<Layer>> layers_;
   std::optional<Head> head_;
   SliceBounds bounds_;
   double loss_scale_ = 1;

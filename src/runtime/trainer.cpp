@@ -50,6 +50,7 @@ std::map<int, std::unique_ptr<Stage>> make_stages(const TrainerOptions& options,
     own.level = options.level;
     own.seed = options.seed;
     own.dtype = options.dtype;
+    own.make_layer = options.make_layer;
     stages[stage] = std::make_unique<Stage>(own);
   }
   return stages;

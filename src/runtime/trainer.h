@@ -32,6 +32,7 @@ struct TrainerOptions {
   std::int64_t num_steps = 1;
   double min_lr_ratio = 0.1;
   double max_norm = 0;  // 0: no clipping
+  LayerFactory make_layer = make_block;
 };
 
 struct StepResult {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -205,6 +206,18 @@ TEST_F(Train, TheTraceShowsTheMeasuredStep) {
   for (const Json& event : trace["traceEvents"])
     spans += event["ph"] == "X";
   EXPECT_EQ(spans, 2 * 2 * 4 * 3);
+}
+
+TEST(Examples, ALayerOfOnesOwnLearns) {
+  const Ran ran = run_shell(fmt::format("'{}'", SLUICE_OWN_LAYER));
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  std::vector<double> losses;
+  for (const std::string_view line : split(ran.out, '\n'))
+    if (const auto at = line.find("loss "); at != std::string_view::npos)
+      losses.push_back(std::stod(std::string(line.substr(at + 5))));
+  ASSERT_EQ(losses.size(), 5u) << ran.out;  // steps 1, 10, 20, 30 and 40
+  EXPECT_NEAR(losses.front(), std::log(27), 0.5);
+  EXPECT_LT(losses.back(), 0.5 * losses.front()) << ran.out;
 }
 
 }  // namespace

@@ -10,7 +10,9 @@ namespace {
 
 class Model {
  public:
-  Model(const ModelShape& shape, const std::map<std::string, at::Tensor>& weights) : shape_(shape) {
+  Model(const ModelShape& shape, const std::map<std::string, at::Tensor>& weights,
+        const std::map<std::int64_t, ReferenceLayer>& own)
+      : shape_(shape), own_(own) {
     for (const auto& [name, value] : weights)
       weights_[name] = value.detach().clone().set_requires_grad(true);
   }
@@ -28,11 +30,19 @@ class Model {
           position.slice(0, start).copy_(at::arange(length - start, at::kLong));
         }
       at::Tensor x = weight("embedding.weight").index_select(0, batch.tokens[s]);
-      if (shape_.family == ModelFamily::gpt2)
+      if (shape_.family != ModelFamily::llama)
         x = x + weight("positions.weight").index_select(0, position);
-      for (std::int64_t layer = 0; layer < shape_.layers; ++layer)
-        x = block(x, layer, document, position);
-      const at::Tensor logits = at::mm(norm(x, "norm"), weight("head.weight").t());
+      if (bert()) x = norm(x, "embedding_norm");
+      for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+        const auto own = own_.find(layer);
+        x = own == own_.end() ? block(x, layer, document, position)
+                              : own->second(x, [&](const std::string& name) {
+                                  return weight(fmt::format("layers.{}.{}", layer, name));
+                                });
+      }
+      if (bert()) x = gelu_erf(linear(x, "head.dense"));
+      at::Tensor logits = at::mm(norm(x, "norm"), weight("head.weight").t());
+      if (bert()) logits = logits + weight("head.bias");
       const at::Tensor logp = at::log_softmax(logits, 1);
       const at::Tensor targets = batch.targets[s];
       const at::Tensor chosen = logp.gather(1, targets.clamp_min(0).unsqueeze(1)).squeeze(1);
@@ -50,12 +60,15 @@ class Model {
 
  private:
   at::Tensor weight(const std::string& name) { return weights_.at(name); }
+  bool bert() const { return shape_.family == ModelFamily::bert; }
+
+  at::Tensor gelu_erf(const at::Tensor& u) { return 0.5 * u * (1 + (u / std::sqrt(2.0)).erf()); }
 
   at::Tensor norm(const at::Tensor& x, const std::string& name) {
-    if (shape_.family == ModelFamily::gpt2) {
+    if (shape_.family != ModelFamily::llama) {
       const at::Tensor mean = x.mean(-1, true);
       const at::Tensor variance = (x - mean).square().mean(-1, true);
-      return (x - mean) / (variance + 1e-5).sqrt() * weight(name + ".weight") +
+      return (x - mean) / (variance + (bert() ? 1e-12 : 1e-5)).sqrt() * weight(name + ".weight") +
              weight(name + ".bias");
     }
     return x / (x.square().mean(-1, true) + 1e-5).sqrt() * weight(name + ".weight");
@@ -63,7 +76,7 @@ class Model {
 
   at::Tensor linear(const at::Tensor& x, const std::string& name) {
     const at::Tensor y = at::mm(x, weight(name + ".weight").t());
-    return shape_.family == ModelFamily::gpt2 ? y + weight(name + ".bias") : y;
+    return shape_.family != ModelFamily::llama ? y + weight(name + ".bias") : y;
   }
 
   // Each pair (i, i + half) of a head turns by position x base^(-i / half).
@@ -86,9 +99,10 @@ class Model {
                    const at::Tensor& position) {
     const std::string at_layer = fmt::format("layers.{}.", layer);
     const std::int64_t length = x.size(0), d = shape_.head_dim();
-    const at::Tensor qkv = linear(norm(x, at_layer + "attention_norm"), at_layer + "attention.qkv");
-    const at::Tensor seen = document.unsqueeze(1).eq(document.unsqueeze(0)) *
-                            at::ones({length, length}, at::kBool).tril();
+    const at::Tensor qkv =
+        linear(bert() ? x : norm(x, at_layer + "attention_norm"), at_layer + "attention.qkv");
+    at::Tensor seen = document.unsqueeze(1).eq(document.unsqueeze(0));
+    if (!bert()) seen = seen * at::ones({length, length}, at::kBool).tril();
     std::vector<at::Tensor> heads;
     for (std::int64_t h = 0; h < shape_.heads; ++h) {
       const std::int64_t shared = h / (shape_.heads / shape_.kv_heads);
@@ -106,6 +120,12 @@ class Model {
       heads.push_back(at::mm(at::softmax(scores, 1), v));
     }
     const at::Tensor x2 = x + linear(at::cat(heads, 1), at_layer + "attention.out");
+    if (bert()) {
+      const at::Tensor x1 = norm(x2, at_layer + "attention_norm");
+      const at::Tensor mlp =
+          linear(gelu_erf(linear(x1, at_layer + "mlp.up")), at_layer + "mlp.down");
+      return norm(x1 + mlp, at_layer + "mlp_norm");
+    }
     const at::Tensor u = linear(norm(x2, at_layer + "mlp_norm"), at_layer + "mlp.up");
     at::Tensor a;
     if (shape_.family == ModelFamily::gpt2) {
@@ -118,6 +138,7 @@ class Model {
   }
 
   ModelShape shape_;
+  std::map<std::int64_t, ReferenceLayer> own_;
   std::map<std::string, at::Tensor> weights_;
 };
 
@@ -125,8 +146,9 @@ class Model {
 
 ReferenceResult reference_step(const ModelShape& shape,
                                const std::map<std::string, at::Tensor>& weights,
-                               const std::vector<Microbatch>& microbatches, double scale) {
-  Model model(shape, weights);
+                               const std::vector<Microbatch>& microbatches, double scale,
+                               const std::map<std::int64_t, ReferenceLayer>& own) {
+  Model model(shape, weights, own);
   at::Tensor loss = at::zeros({}, at::kDouble);
   for (const Microbatch& batch : microbatches)
     loss = loss + model.loss(batch) * scale;

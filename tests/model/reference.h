@@ -4,8 +4,10 @@
 
 #include <ATen/ATen.h>
 
+#include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "cost/model_shape.h"
 #include "model/stage.h"
@@ -17,10 +19,17 @@ struct ReferenceResult {
   std::map<std::string, at::Tensor> gradients;
 };
 
+// A layer that is no block: x (length, dim) of one sequence -> y, with the weights by the names
+// that follow "layers.N.".
+using ReferenceLayer = std::function<at::Tensor(
+    const at::Tensor& x, const std::function<at::Tensor(const std::string&)>& weight)>;
+
 // Sum over all tokens with a target of `scale` x loss, and its gradients by name. A tied head uses
-// its own entry, so that lookup and head gradients stay apart.
+// its own entry, so that lookup and head gradients stay apart. `own` takes the place of the block
+// in layers of these numbers.
 ReferenceResult reference_step(const ModelShape& shape,
                                const std::map<std::string, at::Tensor>& weights,
-                               const std::vector<Microbatch>& microbatches, double scale);
+                               const std::vector<Microbatch>& microbatches, double scale,
+                               const std::map<std::int64_t, ReferenceLayer>& own = {});
 
 }  // namespace sluice::test

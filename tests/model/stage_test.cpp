@@ -1,10 +1,11 @@
-// Every gradient of the explicit layers against plain autograd, for both families, whole and cut
+// Every gradient of the explicit layers against plain autograd, for all families, whole and cut
 // into slices, with and without documents, at every recomputation level.
 #include "model/stage.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "model/reference.h"
 
 namespace sluice {
@@ -19,7 +20,7 @@ ModelShape small(ModelFamily family) {
   shape.kv_heads = family == ModelFamily::llama ? 2 : 4;
   shape.ffn_dim = 40;
   shape.vocab_size = 37;
-  shape.positions = family == ModelFamily::gpt2 ? 32 : 0;
+  shape.positions = family == ModelFamily::llama ? 0 : 32;
   return shape;
 }
 
@@ -43,41 +44,57 @@ struct Outcome {
   std::map<std::string, at::Tensor> gradients;
 };
 
-// One step through two stages by hand: all forwards, then all backwards.
+struct StepOptions {
+  SliceBounds bounds = {0, 16};
+  RecomputeLevel level = RecomputeLevel::none;
+  double scale = 1.0 / 60;
+  std::vector<std::int64_t> layers_per_stage = {1, 1};
+  at::ScalarType dtype = at::kFloat;
+};
+
+// One step through the stages by hand: all forwards, then all backwards.
 Outcome run_step(const ModelShape& shape, const std::vector<Microbatch>& batches,
-                 const SliceBounds& bounds, RecomputeLevel level, double scale,
-                 std::map<std::string, at::Tensor>* weights = nullptr) {
+                 const StepOptions& options, std::map<std::string, at::Tensor>* weights = nullptr) {
   at::set_num_threads(1);
-  Stage first({.shape = shape,
-               .first_layer = 0,
-               .end_layer = 1,
-               .embedding = true,
-               .level = level,
-               .seed = 7});
-  Stage second(
-      {.shape = shape, .first_layer = 1, .end_layer = 2, .head = true, .level = level, .seed = 7});
-  first.begin_step(bounds, scale);
-  second.begin_step(bounds, scale);
-  const int slices = static_cast<int>(bounds.size()) - 1;
-  for (std::size_t m = 0; m < batches.size(); ++m)
-    for (int c = 0; c < slices; ++c)
-      second.forward(static_cast<int>(m), c, batches[m],
-                     first.forward(static_cast<int>(m), c, batches[m], {}));
-  for (std::size_t m = 0; m < batches.size(); ++m)
-    for (int c = slices - 1; c >= 0; --c) {
-      first.input_grad(static_cast<int>(m), c, second.input_grad(static_cast<int>(m), c, {}));
-      second.weight_grad(static_cast<int>(m), c);
-      first.weight_grad(static_cast<int>(m), c);
+  std::vector<std::unique_ptr<Stage>> stages;
+  std::int64_t layer = 0;
+  for (const std::int64_t layers : options.layers_per_stage) {
+    stages.push_back(std::make_unique<Stage>(
+        StageOptions{.shape = shape,
+                     .first_layer = layer,
+                     .end_layer = layer + layers,
+                     .embedding = stages.empty(),
+                     .head = stages.size() + 1 == options.layers_per_stage.size(),
+                     .level = options.level,
+                     .seed = 7,
+                     .dtype = options.dtype}));
+    layer += layers;
+    stages.back()->begin_step(options.bounds, options.scale);
+  }
+  const int slices = static_cast<int>(options.bounds.size()) - 1;
+  for (int m = 0; m < static_cast<int>(batches.size()); ++m)
+    for (int c = 0; c < slices; ++c) {
+      at::Tensor x;
+      for (const auto& stage : stages)
+        x = stage->forward(m, c, batches[static_cast<std::size_t>(m)], x);
     }
-  EXPECT_EQ(first.stash_bytes(), 0);
-  EXPECT_EQ(second.stash_bytes(), 0);
+  for (int m = 0; m < static_cast<int>(batches.size()); ++m)
+    for (int c = slices - 1; c >= 0; --c) {
+      at::Tensor gradient;
+      for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage)
+        gradient = (*stage)->input_grad(m, c, gradient);
+      for (const auto& stage : stages)
+        stage->weight_grad(m, c);
+    }
   Outcome outcome;
-  outcome.loss = second.loss();
-  for (Stage* stage : {&first, &second})
+  outcome.loss = stages.back()->loss();
+  for (const auto& stage : stages) {
+    EXPECT_EQ(stage->stash_bytes(), 0);
     for (const Parameter* parameter : stage->parameters()) {
       outcome.gradients[parameter->name] = parameter->gradient.clone();
       if (weights) (*weights)[parameter->name] = parameter->value;
     }
+  }
   return outcome;
 }
 
@@ -86,8 +103,8 @@ void expect_close(const std::map<std::string, at::Tensor>& actual,
                   const ModelShape& shape) {
   ASSERT_EQ(actual.size(), expected.size());
   for (const auto& [name, wanted] : expected) {
-    at::Tensor error = actual.at(name) - wanted;
-    // The gradient of a key bias is zero in exact arithmetic: judge it by the whole qkv bias.
+    const at::Tensor error = actual.at(name) - wanted;
+    // The gradient of a key bias is zero in exact arithmetic: it is judged with the qkv bias.
     const double norm = wanted.norm().item<double>();
     EXPECT_LE(error.norm().item<double>(), tolerance * norm + 1e-12)
         << name << " of norm " << norm << ", dim " << shape.dim;
@@ -97,38 +114,89 @@ void expect_close(const std::map<std::string, at::Tensor>& actual,
 
 class Families : public testing::TestWithParam<ModelFamily> {};
 
+std::vector<SliceBounds> cuts(ModelFamily family) {
+  if (family == ModelFamily::bert) return {{0, 16}};
+  return {{0, 16}, {0, 8, 16}, {0, 7, 12, 16}, {0, 5, 11, 16}};
+}
+
 TEST_P(Families, GradientsEqualAutograd) {
-  const ModelShape shape = small(GetParam());
+  ModelShape shape = small(GetParam());
   for (const bool packed : {false, true})
-    for (const SliceBounds& bounds :
-         {SliceBounds{0, 16}, SliceBounds{0, 8, 16}, SliceBounds{0, 7, 12, 16}}) {
-      SCOPED_TRACE(testing::Message() << bounds.size() - 1 << " slices, packed " << packed);
-      const std::vector<Microbatch> batches = {random_microbatch(shape, 2, 16, 1, packed),
-                                               random_microbatch(shape, 2, 16, 2, packed)};
-      std::map<std::string, at::Tensor> weights;
-      const Outcome ours =
-          run_step(shape, batches, bounds, RecomputeLevel::none, 1.0 / 60, &weights);
-      const test::ReferenceResult reference =
-          test::reference_step(shape, weights, batches, 1.0 / 60);
-      EXPECT_NEAR(ours.loss, reference.loss, 1e-6 * reference.loss);
-      expect_close(ours.gradients, reference.gradients, 1e-5, shape);
-    }
+    for (const bool tied : {false, true})
+      for (const SliceBounds& bounds : cuts(GetParam())) {
+        SCOPED_TRACE(testing::Message() << bounds.size() - 1 << " slices, packed " << packed);
+        shape.tied_embeddings = tied;
+        const std::vector<Microbatch> batches = {random_microbatch(shape, 2, 16, 1, packed),
+                                                 random_microbatch(shape, 2, 16, 2, packed)};
+        std::map<std::string, at::Tensor> weights;
+        const Outcome ours = run_step(shape, batches, {.bounds = bounds}, &weights);
+        EXPECT_EQ(at::equal(weights.at("embedding.weight"), weights.at("head.weight")), tied);
+        const test::ReferenceResult reference =
+            test::reference_step(shape, weights, batches, 1.0 / 60);
+        EXPECT_NEAR(ours.loss, reference.loss, 1e-6 * reference.loss);
+        expect_close(ours.gradients, reference.gradients, 1e-5, shape);
+      }
+}
+
+// A document that starts with a slice, in the only sequence: its slice attends to itself alone.
+TEST(Stage, ADocumentMayStartWithASlice) {
+  for (const ModelFamily family : {ModelFamily::gpt2, ModelFamily::llama}) {
+    const ModelShape shape = small(family);
+    Microbatch batch = random_microbatch(shape, 1, 16, 4, false);
+    batch.documents.starts = {{0, 8}};
+    std::map<std::string, at::Tensor> weights;
+    const Outcome ours = run_step(shape, {batch}, {.bounds = {0, 8, 16}}, &weights);
+    const auto reference = test::reference_step(shape, weights, {batch}, 1.0 / 60);
+    EXPECT_NEAR(ours.loss, reference.loss, 1e-6 * reference.loss);
+    expect_close(ours.gradients, reference.gradients, 1e-5, shape);
+  }
 }
 
 TEST_P(Families, RecomputationChangesNoBit) {
   const ModelShape shape = small(GetParam());
   const std::vector<Microbatch> batches = {random_microbatch(shape, 2, 16, 1, false)};
-  for (const SliceBounds& bounds : {SliceBounds{0, 16}, SliceBounds{0, 7, 12, 16}}) {
-    const Outcome plain = run_step(shape, batches, bounds, RecomputeLevel::none, 1.0 / 30);
+  for (const SliceBounds& bounds : cuts(GetParam())) {
+    const Outcome plain = run_step(shape, batches, {.bounds = bounds});
     for (const RecomputeLevel level : {RecomputeLevel::elementwise, RecomputeLevel::mlp,
                                        RecomputeLevel::all_but_attention, RecomputeLevel::full}) {
-      const Outcome again = run_step(shape, batches, bounds, level, 1.0 / 30);
+      const Outcome again = run_step(shape, batches, {.bounds = bounds, .level = level});
       EXPECT_EQ(plain.loss, again.loss);
       for (const auto& [name, gradient] : plain.gradients)
         EXPECT_TRUE(at::equal(gradient, again.gradients.at(name)))
             << name << " at level " << static_cast<int>(level);
     }
   }
+}
+
+TEST_P(Families, EmbeddingAndHeadMayStandAlone) {
+  const ModelShape shape = small(GetParam());
+  const std::vector<Microbatch> batches = {random_microbatch(shape, 2, 16, 1, true),
+                                           random_microbatch(shape, 2, 16, 2, true)};
+  const Outcome shared = run_step(shape, batches, {});
+  const Outcome alone = run_step(shape, batches, {.layers_per_stage = {0, 1, 1, 0}});
+  EXPECT_EQ(shared.loss, alone.loss);
+  ASSERT_EQ(shared.gradients.size(), alone.gradients.size());
+  for (const auto& [name, gradient] : shared.gradients)
+    EXPECT_TRUE(at::equal(gradient, alone.gradients.at(name))) << name;
+}
+
+// The same weights to bf16's digits; sums over microbatches and masters are fp32.
+TEST_P(Families, Bfloat16GradientsAreCloseToFp32Ones) {
+  const ModelShape shape = small(GetParam());
+  std::vector<Microbatch> batches;
+  for (std::uint64_t seed = 1; seed <= 4; ++seed)
+    batches.push_back(random_microbatch(shape, 2, 16, seed, false));
+  const Outcome wide = run_step(shape, batches, {});
+  const Outcome narrow = run_step(shape, batches, {.dtype = at::kBFloat16});
+  EXPECT_NEAR(narrow.loss, wide.loss, 5e-3 * wide.loss);
+  double error = 0, norm = 0;
+  for (const auto& [name, gradient] : wide.gradients) {
+    EXPECT_EQ(narrow.gradients.at(name).scalar_type(), at::kFloat) << name;
+    error += (narrow.gradients.at(name) - gradient).square().sum().item<double>();
+    norm += gradient.square().sum().item<double>();
+  }
+  RecordProperty("relative_error", std::to_string(std::sqrt(error / norm)));
+  EXPECT_LE(std::sqrt(error / norm), 1.5e-2);
 }
 
 TEST_P(Families, EvaluationGivesTheSameLoss) {
@@ -143,25 +211,27 @@ TEST_P(Families, EvaluationGivesTheSameLoss) {
   whole.begin_step({0, 16}, 1);
   whole.evaluate(0, 0, batch, {});
   EXPECT_EQ(whole.loss(), trained);
+  if (GetParam() == ModelFamily::bert) {
+    EXPECT_THROW(whole.begin_step({0, 7, 16}, 1), UserError);
+    return;
+  }
   whole.begin_step({0, 7, 16}, 1);
   whole.evaluate(0, 0, batch, {});
   whole.evaluate(0, 1, batch, {});
   EXPECT_NEAR(whole.loss(), trained, 1e-5 * trained);
 }
 
-INSTANTIATE_TEST_SUITE_P(Model, Families, testing::Values(ModelFamily::gpt2, ModelFamily::llama),
-                         [](const auto& family) {
-                           return family.param == ModelFamily::gpt2 ? "gpt2" : "llama";
-                         });
-
 // Finite differences on a tiny case, so that the reference itself is checked.
-TEST(Stage, GradientsEqualFiniteDifferences) {
-  ModelShape shape = small(ModelFamily::gpt2);
+TEST_P(Families, GradientsEqualFiniteDifferences) {
+  const ModelShape shape = small(GetParam());
   const std::vector<Microbatch> batches = {random_microbatch(shape, 1, 8, 5, false)};
+  const bool whole = GetParam() == ModelFamily::bert;
   std::map<std::string, at::Tensor> weights;
-  const Outcome ours = run_step(shape, batches, {0, 4, 8}, RecomputeLevel::none, 1, &weights);
+  const Outcome ours =
+      run_step(shape, batches,
+               {.bounds = whole ? SliceBounds{0, 8} : SliceBounds{0, 4, 8}, .scale = 1}, &weights);
   for (const char* name : {"layers.0.mlp.up.weight", "layers.1.attention.qkv.weight",
-                           "embedding.weight", "norm.weight"}) {
+                           "embedding.weight", "norm.weight", "layers.1.mlp_norm.weight"}) {
     const at::Tensor flat = ours.gradients.at(name).reshape({-1});
     const std::int64_t entry = flat.abs().argmax().item<std::int64_t>();
     const double step = 1e-2;
@@ -176,6 +246,14 @@ TEST(Stage, GradientsEqualFiniteDifferences) {
     EXPECT_NEAR(flat[entry].item<double>(), slope, 2e-2 * std::abs(slope)) << name;
   }
 }
+
+std::string family_name(const testing::TestParamInfo<ModelFamily>& family) {
+  constexpr const char* kNames[] = {"gpt2", "llama", "bert"};
+  return kNames[static_cast<std::size_t>(family.param)];
+}
+INSTANTIATE_TEST_SUITE_P(Model, Families,
+                         testing::Values(ModelFamily::gpt2, ModelFamily::llama, ModelFamily::bert),
+                         family_name);
 
 }  // namespace
 }  // namespace sluice

@@ -24,7 +24,7 @@ ModelShape shape_of(ModelFamily family, bool tied) {
   shape.kv_heads = family == ModelFamily::llama ? 1 : 2;
   shape.ffn_dim = 32;
   shape.vocab_size = 64;
-  shape.positions = family == ModelFamily::gpt2 ? 16 : 0;
+  shape.positions = family == ModelFamily::llama ? 0 : 16;
   shape.tied_embeddings = tied;
   return shape;
 }
@@ -44,7 +44,8 @@ struct Trained {
   std::vector<double> losses, norms;
   std::map<std::string, at::Tensor> weights;
   std::map<std::string, at::Tensor> first_gradients;
-  std::vector<std::int64_t> peaks;  // per rank
+  std::map<std::string, at::Tensor> states;  // the optimizer's
+  std::vector<std::int64_t> peaks;           // per rank
 };
 
 struct Case {
@@ -52,6 +53,8 @@ struct Case {
   int devices = 1;
   int slices = 1;
   double memory_cap = 0;
+  std::vector<std::int64_t> layers = {};  // per stage; empty: even
+  at::ScalarType dtype = at::kFloat;
 };
 
 Schedule lowered_schedule(const Case& c, int microbatches) {
@@ -72,7 +75,9 @@ Trained train(const Case& c, const ModelShape& shape, int steps,
   const Dataset data(tokens(), {.sequence_length = 16, .vocab_size = 64, .seed = 3});
   TrainerOptions options;
   options.shape = shape;
-  options.layers_per_stage = even_layers(shape.layers, schedule.num_stages());
+  options.layers_per_stage =
+      c.layers.empty() ? even_layers(shape.layers, schedule.num_stages()) : c.layers;
+  options.dtype = c.dtype;
   options.level = level;
   options.seed = 11;
   options.global_batch_size = 16;
@@ -103,6 +108,8 @@ Trained train(const Case& c, const ModelShape& shape, int steps,
     const std::lock_guard lock(mutex);
     for (const Parameter* parameter : trainer.parameters())
       trained.weights[parameter->name] = parameter->value.clone();
+    for (const Optimizer::State& state : trainer.optimizer().states())
+      trained.states[state.name] = state.tensor.clone();
   });
   return trained;
 }
@@ -162,6 +169,48 @@ TEST(Trainer, LlamaToo) {
     expect_equal_bits(train(c, shape, 3), reference);
 }
 
+TEST(Trainer, BertToo) {
+  for (const bool tied : {false, true}) {
+    const ModelShape shape = shape_of(ModelFamily::bert, tied);
+    const Trained reference = train({"1f1b", 1}, shape, 3);
+    EXPECT_LT(reference.losses.back(), reference.losses.front());
+    for (const Case& c : {Case{"v-half", 4}, Case{"zb-v", 2}, Case{"1f1b", 4}})
+      expect_equal_bits(train(c, shape, 3), reference);
+    expect_equal_bits(train({"zb-v", 2}, shape, 3, RecomputeLevel::mlp), reference);
+  }
+}
+
+TEST(Trainer, EmbeddingAndHeadAsStagesOfTheirOwnChangeNoBit) {
+  const ModelShape shape = shape_of(ModelFamily::gpt2, true);
+  const Trained reference = train({"1f1b", 1}, shape, 3);
+  for (const Case& c : {Case{"1f1b", 4, 1, 0, {0, 4, 4, 0}}, Case{"zb-v", 2, 1, 0, {0, 4, 4, 0}},
+                        Case{"v-half", 4, 1, 0, {0, 1, 1, 2, 2, 1, 1, 0}}}) {
+    SCOPED_TRACE(testing::Message() << c.schedule << " on " << c.devices);
+    expect_equal_bits(train(c, shape, 3), reference);
+  }
+}
+
+TEST(Trainer, Bfloat16LearnsAsFp32DoesAndTheScheduleChangesNoBitThereEither) {
+  for (const auto& [family, steps] : {std::pair{ModelFamily::gpt2, 20},
+                                      std::pair{ModelFamily::llama, 5},
+                                      {ModelFamily::bert, 5}}) {
+    SCOPED_TRACE(static_cast<int>(family));
+    const ModelShape shape = shape_of(family, true);
+    const Trained reference = train({"1f1b", 1, 1, 0, {}, at::kBFloat16}, shape, steps);
+    const Trained wide = train({"1f1b", 1}, shape, steps);
+    EXPECT_LT(reference.losses.back(), reference.losses.front());
+    EXPECT_NEAR(reference.losses.front(), wide.losses.front(), 1e-2);
+    EXPECT_NEAR(reference.losses.back(), wide.losses.back(), 5e-2);
+    expect_equal_bits(train({"v-half", 2, 1, 0, {}, at::kBFloat16}, shape, steps), reference);
+    for (const auto& [name, weight] : reference.weights) {
+      const at::Tensor& master = reference.states.at(name + "/master");
+      EXPECT_EQ(master.scalar_type(), at::kFloat) << name;
+      EXPECT_TRUE(at::equal(weight, master.to(at::kBFloat16))) << name;
+    }
+    EXPECT_FALSE(wide.states.contains("embedding.weight/master"));
+  }
+}
+
 TEST(Trainer, SlicedSchedulesAgreeAmongThemselvesAndWithWholeOnesToRounding) {
   const ModelShape shape = shape_of(ModelFamily::llama, false);
   const Trained whole = train({"1f1b", 1}, shape, 5, RecomputeLevel::none, OptimizerKind::sgd);
@@ -197,10 +246,15 @@ TEST(Trainer, RecomputationChangesNothingButMemory) {
 // Prediction and ledger, byte for byte: stashes of the blocks and ends, by the pure functions of
 // cost/, replayed over the program.
 TEST(Trainer, TheLedgerPeaksWhereThePredictionDoes) {
-  const ModelShape shape = shape_of(ModelFamily::gpt2, false);
-  for (const Case& c : {Case{"1f1b", 4}, Case{"zb-h1", 4}, Case{"v-half", 4}, Case{"v-min", 4}}) {
+  const std::pair<ModelFamily, Case> cases[] = {
+      {ModelFamily::gpt2, {"1f1b", 4}},   {ModelFamily::gpt2, {"zb-h1", 4}},
+      {ModelFamily::gpt2, {"v-half", 4}}, {ModelFamily::gpt2, {"v-min", 4}},
+      {ModelFamily::bert, {"zb-h1", 4}},  {ModelFamily::llama, {"1f1b", 4, 1, 0, {0, 4, 4, 0}}}};
+  for (const auto& [family, c] : cases) {
+    const ModelShape shape = shape_of(family, false);
     const Schedule schedule = lowered_schedule(c, 8);
-    const auto layers = even_layers(shape.layers, schedule.num_stages());
+    const auto layers =
+        c.layers.empty() ? even_layers(shape.layers, schedule.num_stages()) : c.layers;
     const StashQuery query{.shape = shape, .tokens = 2 * 16};
     const Trained trained = train(c, shape, 1);
     for (int rank = 0; rank < c.devices; ++rank) {
