@@ -1,10 +1,7 @@
-// The command line. Only this file turns errors into messages and exit codes.
-#include <cstdio>
-#include <exception>
-#include <new>
-
+// The command line.
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/report.h"
 
 namespace {
 
@@ -32,11 +29,6 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   return fmt::format("{}; {} shows the usage", text, where);
 }
 
-int fail(ExitCode code, const std::string& text) {
-  fmt::print(stderr, "sluice: {}\n", text);
-  return static_cast<int>(code);
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -58,12 +50,9 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& wanted) {  // --help, --version
     return app.exit(wanted);
   } catch (const CLI::ParseError& error) {
-    return fail(ExitCode::usage, explain(app, error));
-  } catch (const sluice::UserError& error) {
-    return fail(error.code(), error.what());
-  } catch (const std::bad_alloc&) {
-    return fail(ExitCode::temporary, "out of memory: use fewer devices, microbatches or slices");
-  } catch (const std::exception& error) {
-    return fail(ExitCode::internal, fmt::format("{} (this is a bug in Sluice)", error.what()));
+    const sluice::UserError usage(explain(app, error));
+    return static_cast<int>(sluice::cli::report_error(std::make_exception_ptr(usage)));
+  } catch (...) {
+    return static_cast<int>(sluice::cli::report_error(std::current_exception()));
   }
 }

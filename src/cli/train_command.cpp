@@ -1,5 +1,4 @@
-// sluice train CONFIG: real training through any schedule, ranks as threads of this process.
-#include <sched.h>
+// sluice train CONFIG: real training through any schedule, ranks as threads or as processes.
 #include <unistd.h>
 
 #include <atomic>
@@ -11,10 +10,10 @@
 #include "cli/commands.h"
 #include "cli/dry_run.h"
 #include "cli/output.h"
+#include "cli/report.h"
 #include "cli/run_setup.h"
 #include "cli/run_trace.h"
-#include "comm/threads/threads.h"
-#include "runtime/allocator.h"
+#include "runtime/ranks.h"
 #include "runtime/training_run.h"
 
 namespace sluice::cli {
@@ -32,13 +31,6 @@ std::atomic<bool> stop_requested = false;  // a signal handler can reach nothing
 
 void request_stop(int) {
   if (stop_requested.exchange(true)) _exit(static_cast<int>(ExitCode::terminated));
-}
-
-// Those this process may run on, which a launcher or a container may have limited.
-int available_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
 double process_gibibytes() {
@@ -71,15 +63,13 @@ double flops_per_token(const ModelShape& s, std::int64_t length) {
 ExitCode run(const Flags& flags) {
   const LoadedConfig loaded = load_config(flags.file, flags.command->remaining());
   if (flags.print_config) {
-    OutputFlags().write(print_config(loaded));
+    if (prints_for_all()) OutputFlags().write(print_config(loaded));
     return ExitCode::ok;
   }
   const RunSetup setup = set_up_run(loaded);
   const auto& [config, schedule, options, predicted] = setup;
-  if (config.comm.backend != "threads")
-    throw user_error("comm.backend is '{}': train runs on threads so far", config.comm.backend);
   if (flags.dry_run) {
-    OutputFlags().write(dry_run_text(setup));
+    if (prints_for_all()) OutputFlags().write(dry_run_text(setup));
     return ExitCode::ok;
   }
   if (config.data.path.empty())
@@ -98,10 +88,9 @@ ExitCode run(const Flags& flags) {
     held_out.emplace(source, data);
   }
 
-  keep_freed_memory();
-  std::signal(SIGTERM, request_stop);
-  std::signal(SIGINT, request_stop);
-  const int ranks = schedule.num_devices();
+  // SIGUSR1 is what mpirun hands on as it comes, and what Slurm can send ahead of its time limit.
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1})
+    std::signal(signal, request_stop);
   TrainingRun training_run{.config = config,
                            .options = options,
                            .lowered = schedule,
@@ -112,7 +101,6 @@ ExitCode run(const Flags& flags) {
                            .on_note = {}};
   for (const DeviceResult& device : predicted.devices)
     training_run.predicted_peak_bytes.push_back(static_cast<std::int64_t>(device.peak_bytes));
-  training_run.threads_per_rank = std::max(1, available_cores() / ranks);
   training_run.stop = &stop_requested;
   const double flops = flops_per_token(options.shape, config.training.sequence_length);
   training_run.on_step = [&](const StepMetrics& metrics) {
@@ -133,17 +121,20 @@ ExitCode run(const Flags& flags) {
   };
   training_run.on_note = [](const std::string& note) { fmt::print(stderr, "sluice: {}\n", note); };
 
-  fmt::print(stderr, "sluice: {} on {} ranks of {} threads each, {} training samples\n",
-             schedule.name, ranks, training_run.threads_per_rank, training.num_samples());
-  RunEnd end;
-  const auto deadline = std::chrono::milliseconds(
-      static_cast<std::int64_t>(1000 * config.comm.train_timeout_seconds));
-  run_threads(ranks, {.comm = {.deadline = deadline}}, [&](Communicator& world) {
-    RunEnd mine = run_training(training_run, world);
-    if (world.rank() == 0) end = std::move(mine);
-  });
-  if (!flags.trace.empty()) write_trace(flags.trace, schedule, std::move(end.devices));
-  return end.stopped ? ExitCode::terminated : ExitCode::ok;
+  std::atomic<bool> stopped = false;
+  const ExitCode code =
+      run_ranks(config.comm, schedule.num_devices(), report_error, [&](Communicator& world) {
+        TrainingRun mine = training_run;
+        mine.threads_per_rank = threads_per_rank(world);
+        if (world.rank() == 0)
+          fmt::print(stderr, "sluice: {} on {} ranks of {} threads each, {} training samples\n",
+                     schedule.name, world.size(), mine.threads_per_rank, training.num_samples());
+        RunEnd end = run_training(mine, world);
+        if (end.stopped) stopped = true;
+        if (world.rank() == 0 && !flags.trace.empty())
+          write_trace(flags.trace, schedule, std::move(end.devices));
+      });
+  return code == ExitCode::ok && stopped ? ExitCode::terminated : code;
 }
 
 }  // namespace
@@ -163,7 +154,8 @@ void add_train(CLI::App& app, ExitCode& exit_code) {
       ->type_name("FILE");
   command->allow_extras();
   command->footer("Any key can be set: --section.key=value");
-  command->callback([flags, &exit_code] { exit_code = run(*flags); });
+  command->callback(
+      [flags, &exit_code] { exit_code = report_once([&] { return run(*flags); }, report_error); });
 }
 
 }  // namespace sluice::cli

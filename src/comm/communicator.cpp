@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <set>
 
 #include "base/error.h"
@@ -174,11 +175,36 @@ CommError size_error(const MessageName& receive, std::size_t sent_bytes) {
   return CommError(
       fmt::format("rank {} sent {} bytes as \"{}\" and rank {} expected {}", receive.peer,
                   sent_bytes, receive.label, receive.rank, receive.bytes),
-      receive.peer);
+      receive.peer, ExitCode::internal);
 }
 
-CommError failure_of(int rank, std::string_view reason) {
-  return CommError(fmt::format("rank {} failed: {}", rank, reason), rank);
+ExitCode exit_code_of(const std::exception_ptr& cause) {
+  try {
+    std::rethrow_exception(cause);
+  } catch (const UserError& error) {
+    return error.code();
+  } catch (const CommError& error) {
+    return error.code();
+  } catch (const std::bad_alloc&) {
+    return ExitCode::temporary;
+  } catch (...) {
+    return ExitCode::internal;
+  }
+}
+
+CommError failure_of(int rank, std::string_view reason, ExitCode code) {
+  return CommError(fmt::format("rank {} failed: {}", rank, reason), rank, code);
+}
+
+CommError failure_of(int rank, const std::exception_ptr& cause) {
+  const ExitCode code = exit_code_of(cause);
+  try {
+    std::rethrow_exception(cause);
+  } catch (const std::exception& error) {
+    return failure_of(rank, error.what(), code);
+  } catch (...) {
+    return failure_of(rank, "it threw something that is not a std::exception", code);
+  }
 }
 
 }  // namespace sluice

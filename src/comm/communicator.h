@@ -5,12 +5,13 @@
 // on purpose).
 //
 // Threads: a Communicator and its requests belong to one thread, that of its rank.
-// Errors: a run fails as a whole. When a rank throws, aborts, dies or hangs, every wait of every
+// Errors: a run fails as a whole. When a rank throws, dies or hangs, every wait of every
 // other rank throws a CommError that names it, and so does every later call.
 #pragma once
 
 #include <chrono>
 #include <cstddef>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <span>
@@ -19,17 +20,22 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
+
 namespace sluice {
 
 // What went wrong between ranks, in one line that names them. guilty() is the world rank that
-// failed or was waited for.
+// failed or was waited for; code() its exit code, and `temporary` for one that died or hung.
 class CommError : public std::runtime_error {
  public:
-  CommError(const std::string& what, int guilty) : std::runtime_error(what), guilty_(guilty) {}
+  CommError(const std::string& what, int guilty, ExitCode code = ExitCode::temporary)
+      : std::runtime_error(what), guilty_(guilty), code_(code) {}
   int guilty() const { return guilty_; }
+  ExitCode code() const { return code_; }
 
  private:
   int guilty_;
+  ExitCode code_;
 };
 
 struct CommOptions {
@@ -112,9 +118,10 @@ class Communicator {
   // start. The members check that they agree. It must not outlive the world.
   virtual std::unique_ptr<Communicator> group(std::span<const int> ranks) = 0;
 
-  // Ends the run: every other rank's waits throw a CommError with this rank and `reason`, and so
-  // does this call. Does not return.
-  [[noreturn]] virtual void abort(const std::string& reason) = 0;
+  // Tells all ranks why this one is about to leave, unless the run has failed already: their waits
+  // throw a CommError with this rank and `cause`, and so does every later call. A rank that throws
+  // while sends are under way calls it first; else the others may hear only that it dropped them.
+  virtual void fail(const std::exception_ptr& cause) = 0;
 
  protected:
   Communicator(int rank, std::vector<int> world_ranks);
@@ -149,7 +156,12 @@ struct Blocked {
 CommError deadline_error(const MessageName& message, std::chrono::milliseconds waited,
                          const std::function<Blocked(int rank)>& blocked);
 CommError size_error(const MessageName& receive, std::size_t sent_bytes);
+// The exit code of a program that ends by `cause`: the error's own where it has one, temporary
+// where memory ran out, else internal.
+ExitCode exit_code_of(const std::exception_ptr& cause);
 // The error all other ranks see when `rank` failed for `reason`.
-CommError failure_of(int rank, std::string_view reason);
+CommError failure_of(int rank, std::string_view reason, ExitCode code = ExitCode::temporary);
+// The same for what `rank` threw.
+CommError failure_of(int rank, const std::exception_ptr& cause);
 
 }  // namespace sluice

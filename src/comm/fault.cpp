@@ -39,7 +39,7 @@ class FaultyCommunicator : public Communicator {
     return std::make_unique<FaultyCommunicator>(group, std::move(made), plan_);
   }
 
-  void abort(const std::string& reason) override { inner_.abort(reason); }
+  void fail(const std::exception_ptr& cause) override { inner_.fail(cause); }
 
  private:
   bool dropped(std::string_view call, std::string_view label) {

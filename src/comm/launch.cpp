@@ -20,7 +20,7 @@ constexpr Names kOpenMpi = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                             "OMPI_COMM_WORLD_LOCAL_RANK"};
 constexpr Names kPmix = {"PMIX_RANK", nullptr, nullptr};
 constexpr Names kPmi = {"PMI_RANK", "PMI_SIZE", nullptr};
-constexpr Names kSlurm = {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"};
+constexpr Names kSlurm = {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"};
 
 std::optional<int> read(const Environment& environment, const char* name) {
   const char* text = name == nullptr ? nullptr : environment(name);
@@ -60,7 +60,8 @@ std::optional<Launch> discover_launch(const Environment& environment) {
   std::vector<Launch> found;
   const bool under_mpirun = environment(kOpenMpi.rank) != nullptr;
   for (const Names& names : {kOpenMpi, kPmix, kPmi, kSlurm}) {
-    if (under_mpirun && names.rank == kSlurm.rank) continue;
+    if (names.rank == kSlurm.rank && (under_mpirun || environment(kSlurm.size) == nullptr))
+      continue;
     if (std::optional<Launch> launch = read(environment, names)) found.push_back(*launch);
   }
   if (found.empty()) return std::nullopt;
@@ -84,8 +85,8 @@ void check_launch(const std::optional<Launch>& launch, int rank, int size) {
   if (!launch) return;
   if (launch->rank == rank && (launch->size == 0 || launch->size == size)) return;
   throw user_error(
-      "MPI gives rank {} of {} where the launcher says {}: the program and mpirun are "
-      "of different MPI installations; use the mpirun that belongs to it",
+      "MPI gives rank {} of {} where the launcher says {}: the program and the launcher are "
+      "of different MPI installations; use the mpirun that belongs to it, or srun --mpi=pmix",
       rank, size, launch->source);
 }
 

@@ -17,9 +17,11 @@ struct Launch {
 using Environment = std::function<const char*(const char* name)>;  // std::getenv, or a test's own
 
 // What the launcher says, or nothing where there is none: OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK};
-// PMIX_RANK; PMI_{RANK,SIZE}; SLURM_{PROCID,NTASKS,LOCALID}. Throws a UserError for values that
-// are no ranks, for a rank without a size, and for sets that contradict each other. Slurm's set is
-// not held against OpenMPI's: under mpirun inside an allocation it describes mpirun's daemon.
+// PMIX_RANK; PMI_{RANK,SIZE}; SLURM_{PROCID,STEP_NUM_TASKS,LOCALID}. Throws a UserError for values
+// that are no ranks, for a rank without a size, and for sets that contradict each other. Slurm's
+// set counts only where srun started a step: a batch script has a SLURM_PROCID, too, and is one
+// process. It is not held against OpenMPI's: under mpirun inside an allocation it describes
+// mpirun's daemon.
 std::optional<Launch> discover_launch(const Environment& environment);
 
 // Throws a UserError unless the rank and size that the library found are the launcher's: the sign

@@ -49,7 +49,8 @@ ExecutedStep Executor::run(const DataSource& data, const SliceBounds& bounds, st
       step.peak_stash_bytes = std::max(step.peak_stash_bytes, held);
       reap_sends();
     } catch (const CommError& error) {
-      throw CommError(fmt::format("{} at {}", error.what(), around(i)), error.guilty());
+      throw CommError(fmt::format("{} at {}", error.what(), around(i)), error.guilty(),
+                      error.code());
     } catch (const UserError& error) {
       throw UserError(fmt::format("{} at {}", error.what(), around(i)), error.code());
     } catch (const std::exception& error) {

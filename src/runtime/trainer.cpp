@@ -109,8 +109,13 @@ ExecutedStep Trainer::execute(Executor& executor) {
   const auto data = [this](int m) -> const Microbatch& {
     return batch_.microbatches[static_cast<std::size_t>(m)];
   };
-  return executor.run(data, bounds_, options_.shape.dim, options_.dtype,
-                      std::chrono::steady_clock::now());
+  try {
+    return executor.run(data, bounds_, options_.shape.dim, options_.dtype,
+                        std::chrono::steady_clock::now());
+  } catch (...) {
+    world_.fail(std::current_exception());  // before the messages under way are dropped
+    throw;
+  }
 }
 
 double Trainer::local_loss() const {

@@ -12,14 +12,16 @@
 namespace sluice {
 namespace {
 
-// One rank's figures of a step, gathered on rank 0.
+// One rank's figures of a step, gathered on all.
 struct RankFigures {
   double start = 0, end = 0, busy = 0;
   std::int64_t peak_bytes = 0;
+  std::int64_t stop = 0;  // it was asked to
 };
 
-std::vector<RankFigures> gather_figures(const StepResult& result, Communicator& world) {
+std::vector<RankFigures> gather_figures(const StepResult& result, bool stop, Communicator& world) {
   RankFigures mine;
+  mine.stop = stop;
   const auto& spans = result.executed.timeline.spans;
   if (!spans.empty()) {
     mine.start = spans.front().start;
@@ -94,7 +96,8 @@ RunEnd run_training(const TrainingRun& run, Communicator& world) {
     const auto started = Clock::now();
     const StepResult result = trainer.step(number);
     const double seconds = std::chrono::duration<double>(Clock::now() - started).count();
-    const std::vector<RankFigures> ranks = gather_figures(result, world);
+    const std::vector<RankFigures> ranks =
+        gather_figures(result, run.stop && run.stop->load(), world);
     end.last_step = number;
     last = result.executed.timeline;
 
@@ -120,9 +123,9 @@ RunEnd run_training(const TrainingRun& run, Communicator& world) {
       if (log) log->append(metrics);
       run.on_step(metrics);
     }
-    // All ranks stop after the same step: rank 0's view counts.
-    std::int64_t stop = run.stop && run.stop->load() ? 1 : 0;
-    world.broadcast(0, std::as_writable_bytes(std::span(&stop, 1)), "stop");
+    // Whichever rank a signal reached, all stop after the same step.
+    const bool stop =
+        std::any_of(ranks.begin(), ranks.end(), [](const RankFigures& r) { return r.stop; });
     const bool due = config.checkpoint.interval > 0 && number % config.checkpoint.interval == 0;
     if (due || stop || number == config.training.steps) saver.save(number, run.on_note);
     if (stop && number < config.training.steps) {

@@ -173,7 +173,7 @@ TEST_F(Train, BadInputGetsOneClearLine) {
   expect("--model.positions=16", 2, "16");
   expect("--model.dropout=0.1", 2, "dropout");
   expect("--model.shape=bert --model.vocab_size=258", 2, "gpt2 and llama");
-  expect("--comm.backend=mpi", 2, "threads so far");
+  expect("--comm.backend=mpi", 2, "mpirun -n 2");
   expect("--parallelism.pipeline_parallel_schedule=v-hlaf", 2, "v-half");
   expect("--data.path=nowhere.txt", 3, "nowhere.txt");
   expect("--data.path=nowhere --data.format=megatron", 3, "nowhere");

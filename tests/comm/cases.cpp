@@ -226,10 +226,16 @@ void a_rank_that_throws_with_a_send_under_way(Communicator& world) {
   world.wait(request);
 }
 
-void a_rank_that_aborts(Communicator& world) {
-  if (world.rank() == 2) world.abort("the disk is full");
-  std::vector<std::byte> bytes(10);
-  Request request = world.recv(1 - world.rank(), bytes, "never sent");
+void a_rank_that_tells_before_it_drops_a_send(Communicator& world) {
+  std::vector<std::byte> sent(1'000'000);
+  std::vector<std::byte> received(10);
+  if (world.rank() == 2) {
+    const Request request = world.send(0, sent, "2I4");
+    const UserError error("the disk is full", ExitCode::temporary);
+    world.fail(std::make_exception_ptr(error));
+    throw error;
+  }
+  Request request = world.recv(1 - world.rank(), received, "never sent");
   world.wait(request);
 }
 
@@ -302,7 +308,10 @@ std::vector<Case> make_cases() {
        3,
        a_rank_that_throws_with_a_send_under_way,
        {{"rank 1 failed: "}, {"loss is NaN"}, {"rank 1 failed: "}}},
-      {"ARankThatAbortsEndsTheOthersAtOnce", 3, a_rank_that_aborts, {{full}, {full}, {full}}},
+      {"ARankThatTellsBeforeItDropsASendIsUnderstood",
+       3,
+       a_rank_that_tells_before_it_drops_a_send,
+       {{full}, {full}, {"the disk is full"}}},
       {"AFaultAtTheNthCallReachesAllRanks",
        3,
        ring_fault(Fault::Kind::throw_error, 6),

@@ -41,7 +41,7 @@ TEST(Launch, MpirunSaysRankSizeAndLocalRank) {
 
 TEST(Launch, SrunSaysItInSlurmsWordsAndInPmis) {
   const std::map<std::string, std::string> slurm = {
-      {"SLURM_PROCID", "2"}, {"SLURM_NTASKS", "4"}, {"SLURM_LOCALID", "0"}};
+      {"SLURM_PROCID", "2"}, {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_LOCALID", "0"}};
   std::map<std::string, std::string> both = slurm;
   both["PMIX_RANK"] = "2";
   for (const auto& variables : {slurm, both}) {
@@ -64,27 +64,33 @@ TEST(Launch, SetsThatContradictEachOtherAreRefusedWithBoth) {
   EXPECT_NE(text.find("PMI_RANK=0, PMI_SIZE=4 contradicts OMPI_COMM_WORLD_RANK=1"),
             std::string::npos)
       << text;
-  EXPECT_NE(error_of({{"PMIX_RANK", "1"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}}), "");
-  EXPECT_NE(
-      error_of(
-          {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "4"}}),
-      "");
+  EXPECT_NE(error_of({{"PMIX_RANK", "1"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}}),
+            "");
+  EXPECT_NE(error_of({{"PMI_RANK", "1"},
+                      {"PMI_SIZE", "2"},
+                      {"SLURM_PROCID", "1"},
+                      {"SLURM_STEP_NUM_TASKS", "4"}}),
+            "");
 }
 
 TEST(Launch, UnderMpirunSlurmsSetBelongsToItsDaemon) {
   const std::optional<Launch> launch = discover({{"OMPI_COMM_WORLD_RANK", "3"},
                                                  {"OMPI_COMM_WORLD_SIZE", "4"},
                                                  {"SLURM_PROCID", "0"},
-                                                 {"SLURM_NTASKS", "1"}});
+                                                 {"SLURM_STEP_NUM_TASKS", "1"}});
   ASSERT_TRUE(launch);
   EXPECT_EQ(launch->rank, 3);
+}
+
+TEST(Launch, ABatchScriptIsNotALauncher) {
+  EXPECT_FALSE(discover({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_LOCALID", "0"}}));
 }
 
 TEST(Launch, ValuesThatAreNoRanksAreRefused) {
   for (const char* rank : {"", "-1", "1x", "4", "99999999999999999999", "2147483648"}) {
     EXPECT_NE(error_of({{"PMI_RANK", rank}, {"PMI_SIZE", "4"}}), "") << rank;
   }
-  EXPECT_NE(error_of({{"SLURM_PROCID", "0"}}), "");
+  EXPECT_NE(error_of({{"PMI_RANK", "0"}}), "");
 }
 
 TEST(Launch, ALibraryThatDisagreesWithItsLauncherIsRefused) {

@@ -123,7 +123,8 @@ int run(const std::string& name) {
       rank = world.rank();
       program.body(world);
     };
-    const auto report = [&](const std::exception_ptr& cause) {
+    const auto report = [&](const std::exception_ptr& cause, bool speaks) {
+      if (speaks) say(stderr, fmt::format("rank {} speaks", rank));
       try {
         std::rethrow_exception(cause);
       } catch (const std::exception& error) {

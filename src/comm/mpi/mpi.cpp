@@ -72,10 +72,8 @@ class MpiCommunicator : public Communicator {
     return made;
   }
 
-  void abort(const std::string& reason) override {
-    const CommError error = failure_of(world_.rank(), reason);
-    world_.fail(error);
-    throw error;
+  void fail(const std::exception_ptr& cause) override {
+    world_.fail(failure_of(world_.rank(), cause));
   }
 
  private:
@@ -110,12 +108,12 @@ class MpiCommunicator : public Communicator {
 bool has_mpi() { return true; }
 
 int run_mpi(const MpiOptions& options, const std::function<void(Communicator&)>& body,
-            const std::function<int(std::exception_ptr)>& report) {
+            const MpiReport& report) {
   std::unique_ptr<MpiWorld> world;
   try {
     world = std::make_unique<MpiWorld>(options, report);
   } catch (...) {
-    return report(std::current_exception());
+    return report(std::current_exception(), true);
   }
   try {
     std::vector<int> ranks(static_cast<std::size_t>(world->size()));
@@ -124,11 +122,8 @@ int run_mpi(const MpiOptions& options, const std::function<void(Communicator&)>&
     body(communicator);
     world->finish();
     return 0;
-  } catch (const std::exception& error) {
-    world->fail(failure_of(world->rank(), error.what()));
-    return world->end_badly(std::current_exception());
   } catch (...) {
-    world->fail(failure_of(world->rank(), "it threw something that is not a std::exception"));
+    world->fail(failure_of(world->rank(), std::current_exception()));
     return world->end_badly(std::current_exception());
   }
 }

@@ -18,17 +18,23 @@ struct MpiOptions {
   int num_tags = 0;  // tags before they repeat; 0: as many as MPI allows. A test takes few.
 };
 
+// What this rank does about the failure of the run: returns the exit code for it. `speaks` is true
+// on one rank, the one that failed or saw it first, and that one should print `cause`.
+using MpiReport = std::function<int(const std::exception_ptr& cause, bool speaks)>;
+
 // Whether this program was built with MPI.
 bool has_mpi();
 
 // Runs body(world) as the rank that the launcher gave this process, and returns the exit code: 0,
 // or what `report` answered. When this rank fails (the body throws) or another one does, `report`
-// is called once with the exception (the body's own, or a CommError naming the guilty rank), and
-// should print it; then all ranks get a moment to do the same before the process may end. A body
-// that computes on and does not come back is not waited for: `report` is then called from another
-// thread, and the process ends. To be called once, from the main thread, which then returns the
-// code from main(); after a failure MPI is not finalized, so that mpirun ends what is left.
+// is called once with the exception: the body's own, or a CommError naming the guilty rank, with
+// its exit code. Then all ranks get a moment to do the same before the process may end. Where
+// several fail at once, as they do on a mistake that all of them find, the lowest one speaks. A
+// body that computes on and does not come back is not waited for: `report` is then called from
+// another thread, and the process ends. To be called once, from the main thread, which then
+// returns the code from main(); after a failure MPI is not finalized, so that mpirun ends what is
+// left.
 int run_mpi(const MpiOptions& options, const std::function<void(Communicator&)>& body,
-            const std::function<int(std::exception_ptr)>& report);
+            const MpiReport& report);
 
 }  // namespace sluice

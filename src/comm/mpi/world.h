@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -35,7 +36,7 @@ struct MpiMessage {
 class MpiWorld {
  public:
   // Starts MPI, meets the other ranks and starts the progress thread. Blocks.
-  MpiWorld(const MpiOptions& options, std::function<int(std::exception_ptr)> report);
+  MpiWorld(const MpiOptions& options, MpiReport report);
   ~MpiWorld();
   MpiWorld(const MpiWorld&) = delete;
   MpiWorld& operator=(const MpiWorld&) = delete;
@@ -58,10 +59,12 @@ class MpiWorld {
   // The good end: waits until every rank is at its end, and finalizes MPI.
   void finish();
   // The bad end: reports `cause`, lets the others do the same, and returns the exit code.
-  int end_badly(std::exception_ptr cause);
+  int end_badly(const std::exception_ptr& cause);
 
  private:
   using Clock = std::chrono::steady_clock;
+  static constexpr int kPulseTag = 1;
+  static constexpr int kNoteTag = 2;
   struct Active {
     MPI_Request request;
     MpiMessage* message;
@@ -81,6 +84,7 @@ class MpiWorld {
   };
   struct Note {  // how a failure is told
     std::int32_t guilty = 0;
+    std::int32_t code = 0;
     std::array<char, 1000> text{};
   };
 
@@ -95,16 +99,16 @@ class MpiWorld {
   void set_failure(const CommError& error);
   void tell(const CommError& error);  // all ranks, once
   void throw_if_failed() const;
-  template <typename Condition>
+  bool speaks() const { return !note_sends_.empty() && !outspoken_; }
   bool poll_until(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds limit,
-                  const Condition& condition);
+                  const std::function<bool()>& condition);
 
   void run_progress();  // the thread
   void linger(std::unique_lock<std::mutex>& lock);
   void stop_progress();
 
   const MpiOptions options_;
-  const std::function<int(std::exception_ptr)> report_;
+  const MpiReport report_;
   int rank_ = 0;
   int size_ = 0;
   int num_tags_ = 0;
@@ -130,6 +134,7 @@ class MpiWorld {
   Clock::time_point next_control_;
   Clock::time_point next_pulse_;
   Clock::time_point last_control_;
+  std::optional<Clock::time_point> stopped_until_;  // the whole process was
   Pulse incoming_pulse_;
   MPI_Request pulse_request_ = MPI_REQUEST_NULL;
   Note incoming_note_;
@@ -141,6 +146,7 @@ class MpiWorld {
   Note outgoing_note_;
   std::vector<MPI_Request> note_sends_;
   bool notes_sent_ = false;
+  bool outspoken_ = false;  // a lower rank told of a failure, too
 
   std::thread progress_;
 };

@@ -134,9 +134,9 @@ class World {
     std::erase(channel.posted, &side);
   }
 
-  void fail(int guilty, const std::string& reason, std::exception_ptr cause) {
+  void fail(int guilty, const std::exception_ptr& cause) {
     const std::lock_guard lock(mutex_);
-    set_failure(failure_of(guilty, reason), guilty, std::move(cause));
+    set_failure(failure_of(guilty, cause), guilty, cause);
   }
 
   void end(int ended_rank) {
@@ -271,12 +271,7 @@ class ThreadsCommunicator : public Communicator {
     return made;
   }
 
-  void abort(const std::string& reason) override {
-    const int self = world_rank(rank());
-    const CommError error = failure_of(self, reason);
-    world_.fail(self, reason, std::make_exception_ptr(error));
-    throw error;
-  }
+  void fail(const std::exception_ptr& cause) override { world_.fail(world_rank(rank()), cause); }
 
  private:
   World& world_;
@@ -290,10 +285,8 @@ void run_rank(World& world, int rank, std::vector<int> ranks,
     ThreadsCommunicator communicator(world, 0, rank, std::move(ranks));
     body(communicator);
     world.end(rank);
-  } catch (const std::exception& error) {
-    world.fail(rank, error.what(), std::current_exception());
   } catch (...) {
-    world.fail(rank, "it threw something that is not a std::exception", std::current_exception());
+    world.fail(rank, std::current_exception());
   }
 }
 
@@ -306,10 +299,8 @@ void run_rank(World& world, int rank, std::vector<int> ranks,
     throw InternalError(fmt::format("rank {}: {}", rank, error.what()));
   } catch (const CommError&) {
     throw;  // its text names the ranks already
-  } catch (const std::exception& error) {
-    throw failure_of(rank, error.what());
   } catch (...) {
-    throw failure_of(rank, "it threw something that is not a std::exception");
+    throw failure_of(rank, cause);
   }
 }
 

@@ -1,0 +1,32 @@
+#include "cli/report.h"
+
+#include <cstdio>
+#include <new>
+
+#include "comm/communicator.h"
+
+namespace sluice::cli {
+namespace {
+
+ExitCode fail(ExitCode code, const std::string& text) {
+  fmt::print(stderr, "sluice: {}\n", text);
+  return code;
+}
+
+}  // namespace
+
+ExitCode report_error(const std::exception_ptr& cause) {
+  try {
+    std::rethrow_exception(cause);
+  } catch (const UserError& error) {
+    return fail(error.code(), error.what());
+  } catch (const CommError& error) {
+    return fail(error.code(), error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(ExitCode::temporary, "out of memory: use fewer devices, microbatches or slices");
+  } catch (const std::exception& error) {
+    return fail(ExitCode::internal, fmt::format("{} (this is a bug in Sluice)", error.what()));
+  }
+}
+
+}  // namespace sluice::cli

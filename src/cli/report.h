@@ -1,0 +1,13 @@
+// Errors as users see them.
+#pragma once
+
+#include <exception>
+
+#include "base/error.h"
+
+namespace sluice::cli {
+
+// Prints one clear line on standard error, and returns the exit code. Every error ends here.
+ExitCode report_error(const std::exception_ptr& cause);
+
+}  // namespace sluice::cli

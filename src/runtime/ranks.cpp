@@ -1,0 +1,121 @@
+#include "runtime/ranks.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "comm/launch.h"
+#include "comm/mpi/mpi.h"
+#include "comm/threads/threads.h"
+#include "runtime/allocator.h"
+
+namespace sluice {
+namespace {
+
+std::optional<Launch> launch_of_this_process() {
+  return discover_launch([](const char* name) { return std::getenv(name); });
+}
+
+MpiReport as_mpi_report(const Report& report) {
+  return [report](const std::exception_ptr& cause, bool speaks) {
+    return static_cast<int>(speaks ? report(cause) : exit_code_of(cause));
+  };
+}
+
+// Where a rank computes.
+struct Place {
+  std::array<char, 256> host{};
+  cpu_set_t cores;
+};
+
+Place place_of_this_rank() {
+  Place place;
+  gethostname(place.host.data(), place.host.size() - 1);
+  CPU_ZERO(&place.cores);
+  sched_getaffinity(0, sizeof place.cores, &place.cores);
+  return place;
+}
+
+bool share_cores(const Place& a, const Place& b) {
+  cpu_set_t both;
+  CPU_AND(&both, &a.cores, &b.cores);
+  return std::strcmp(a.host.data(), b.host.data()) == 0 && CPU_COUNT(&both) > 0;
+}
+
+}  // namespace
+
+ExitCode run_ranks(const CommConfig& comm, int num_ranks, const Report& report,
+                   const std::function<void(Communicator&)>& body) {
+  keep_freed_memory();
+  const std::optional<Launch> launch = launch_of_this_process();
+  const CommOptions options{.deadline = std::chrono::milliseconds(
+                                static_cast<std::int64_t>(1000 * comm.train_timeout_seconds))};
+  if (comm.backend == "threads") {
+    if (launch && launch->size > 1)
+      throw user_error(
+          "comm.backend is threads and {} processes were started ({}): each would do the whole "
+          "work; use --comm.backend=mpi, or start one process",
+          launch->size, launch->source);
+    run_threads(num_ranks, {.comm = options}, body);
+    return ExitCode::ok;
+  }
+  if (!launch)
+    throw user_error(
+        "comm.backend is mpi and no launcher started this process: use mpirun -n {} ./sluice ..., "
+        "or comm.backend = threads",
+        num_ranks);
+  const auto checked = [&](Communicator& world) {
+    if (world.size() != num_ranks)
+      throw user_error(
+          "comm.backend is mpi with {} processes, and the configuration is for {} ranks: start {} "
+          "(mpirun -n {}), or change parallelism.pipeline_parallel_degree",
+          world.size(), num_ranks, num_ranks, num_ranks);
+    body(world);
+  };
+  return static_cast<ExitCode>(run_mpi({.comm = options}, checked, as_mpi_report(report)));
+}
+
+ExitCode report_once(const std::function<ExitCode()>& command, const Report& report) {
+  try {
+    return command();
+  } catch (...) {
+    const std::exception_ptr cause = std::current_exception();
+    std::optional<Launch> launch;
+    try {
+      launch = launch_of_this_process();
+    } catch (const UserError&) {  // then it is the cause
+    }
+    if (!has_mpi() || !launch || launch->size == 1) return report(cause);
+    const auto fail = [&](Communicator&) { std::rethrow_exception(cause); };
+    return static_cast<ExitCode>(run_mpi({}, fail, as_mpi_report(report)));
+  }
+}
+
+bool prints_for_all() {
+  const std::optional<Launch> launch = launch_of_this_process();
+  return !launch || launch->rank == 0;
+}
+
+int threads_per_rank(Communicator& world) {
+  const Place mine = place_of_this_rank();
+  std::vector<Place> places(static_cast<std::size_t>(world.size()));
+  world.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(places)),
+                   "cores");
+  int least = CPU_SETSIZE;
+  for (const Place& place : places) {
+    const auto sharing = std::count_if(places.begin(), places.end(), [&](const Place& other) {
+      return share_cores(place, other);
+    });
+    const int cores = CPU_COUNT(&place.cores);
+    least = std::min(least, sharing > 0 ? cores / static_cast<int>(sharing) : 1);
+  }
+  return std::max(least, 1);
+}
+
+}  // namespace sluice

@@ -1,0 +1,36 @@
+// The ranks of a command, wherever they live: threads of this process, or processes that mpirun or
+// srun started, as comm.backend says.
+#pragma once
+
+#include <exception>
+#include <functional>
+
+#include "base/error.h"
+#include "comm/communicator.h"
+#include "runtime/config/config.h"
+
+namespace sluice {
+
+using Report = std::function<ExitCode(const std::exception_ptr& cause)>;  // prints it
+
+// Runs body(world) on `num_ranks` ranks. Throws what goes wrong, except once processes have met: a
+// failure of theirs is reported by one of them, and the exit code of it is returned by all. To be
+// called at most once in a process, from the main thread, inside of report_once. Throws UserError
+// where the launcher does not fit: none for mpi, one of several processes for threads, or not as
+// many processes as ranks.
+ExitCode run_ranks(const CommConfig& comm, int num_ranks, const Report& report,
+                   const std::function<void(Communicator&)>& body);
+
+// Runs `command`, and returns its exit code or that of what it throws. The same mistake is found by
+// every process of a launcher; they meet, and one of them reports it.
+ExitCode report_once(const std::function<ExitCode()>& command, const Report& report);
+
+// Whether this process prints what all know: it has no launcher, or is rank 0 of one.
+bool prints_for_all();
+
+// Threads that a rank may compute with: the cores it is bound to, dealt among the ranks of its host
+// that share them, and the least of this over all ranks, because bits are equal only for equal
+// threads. Every rank calls it.
+int threads_per_rank(Communicator& world);
+
+}  // namespace sluice

@@ -1,0 +1,269 @@
+// sluice train over processes, as users meet it: the real program under the real mpirun. Nearly
+// every message is a rendezvous one.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "support/golden.h"
+#include "support/run_sluice.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::json;
+using test::Ran;
+using test::run_shell;
+using test::TemporaryFolder;
+
+constexpr const char* kConfig = R"(
+[model]
+layers = 4
+dim = 32
+heads = 2
+tied_embeddings = true
+[data]
+path = "corpus.txt"
+format = "text"
+validation_fraction = 0.1
+[training]
+steps = 12
+sequence_length = 32
+global_batch_size = 8
+[optimizer]
+lr = 5e-3
+[lr_scheduler]
+warmup_steps = 3
+min_lr_ratio = 1.0
+[parallelism]
+pipeline_parallel_degree = 2
+pipeline_parallel_schedule = "v-half"
+num_microbatches = 4
+[checkpoint]
+folder = "checkpoints"
+interval = 4
+keep_latest_k = 0
+[validation]
+interval = 6
+[metrics]
+folder = "metrics"
+)";
+
+std::string mpirun(int num_ranks, const std::string& flags = "--bind-to none") {
+  return fmt::format(
+      "timeout -k 5 100 sh -c 'echo $$ >pid.mpirun; exec \"$@\"' sh {} -n {} --oversubscribe "
+      "--allow-run-as-root {} "
+      "--mca btl_vader_eager_limit 64 --mca btl_tcp_eager_limit 64",
+      SLUICE_MPIRUN, num_ranks, flags);
+}
+
+std::size_t count(std::string_view text, std::string_view word) {
+  std::size_t found = 0;
+  for (auto at = text.find(word); at != std::string_view::npos; at = text.find(word, at + 1))
+    ++found;
+  return found;
+}
+
+class TrainOverMpi : public testing::Test {
+ protected:
+  TrainOverMpi() {
+    std::string text;
+    for (int n = 0; n < 400; ++n)
+      text += fmt::format("line {} of a small text that repeats itself; ", n % 7);
+    folder_.write("corpus.txt", text);
+    folder_.write("run.toml", kConfig);
+    // Leaves its process id, and does what a test wants of one rank only.
+    folder_.write("rank", fmt::format("echo $$ >pid.$OMPI_COMM_WORLD_RANK\n"
+                                      "[ ! -e rank.$OMPI_COMM_WORLD_RANK ] || "
+                                      ". ./rank.$OMPI_COMM_WORLD_RANK\n"
+                                      "exec '{}' train run.toml --comm.backend=mpi \"$@\"\n",
+                                      SLUICE_ENGINE_BINARY));
+  }
+
+  Ran shell(const std::string& command) const { return run_shell(command, folder_.path()); }
+
+  Ran threads(const std::string& flags = "") const {
+    return shell(fmt::format("'{}' train run.toml {}", SLUICE_ENGINE_BINARY, flags));
+  }
+
+  Ran mpi(const std::string& flags = "", int num_ranks = 2) const {
+    return shell(fmt::format("{} sh rank {}", mpirun(num_ranks), flags));
+  }
+
+  // Trains over processes, and once a checkpoint is there runs `command`; process ids are in
+  // pid.RANK and pid.mpirun. The exit code is mpirun's.
+  Ran interrupted(const std::string& command) const {
+    return shell(
+        fmt::format("{} sh rank --training.steps=100000 & job=$!; n=0\n"
+                    "while [ ! -e checkpoints/LATEST ] && [ $n -lt 1500 ]; do sleep 0.02; "
+                    "n=$((n+1)); done\n{}\nwait $job",
+                    mpirun(2), command));
+  }
+
+  // Every row without its times: equal text is equal bits.
+  std::map<int, std::string> rows() const {
+    std::map<int, std::string> out;
+    const std::string text = test::read_text(path("metrics/metrics.jsonl"));
+    for (const std::string_view line : split(text, '\n'))
+      if (!line.empty()) {
+        Json row = Json::parse(line);
+        for (const char* time : {"step_time_s", "tps", "bubble"})
+          row.erase(time);
+        out[row["step"]] = row.dump();
+      }
+    return out;
+  }
+
+  std::string shard(int step, int rank) const {
+    return test::read_text(
+        path(fmt::format("checkpoints/step-{:08}/rank-{:05}.safetensors", step, rank)));
+  }
+
+  std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
+
+  void clear() const {
+    for (const char* name : {"checkpoints", "metrics"})
+      std::filesystem::remove_all(path(name));
+  }
+
+  // Four steps from where the interrupted run left off, against an uninterrupted one.
+  void expect_resumes() const {
+    const std::string latest = test::read_text(path("checkpoints/LATEST"));
+    const std::string steps =
+        fmt::format("--training.steps={}", std::stoi(latest.substr(latest.find('-') + 1)) + 4);
+    const Ran resumed = mpi(steps);
+    EXPECT_EQ(resumed.code, 0) << resumed.err;
+    EXPECT_EQ(count(resumed.err, "resumed from step"), 1U) << resumed.err;
+    const auto found = rows();
+    clear();
+    EXPECT_EQ(threads(steps).code, 0);
+    EXPECT_EQ(found, rows());
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(TrainOverMpi, GivesTheBitsOfThreadsAndPrintsOnce) {
+  for (const char* flags : {"",
+                            "--parallelism.pipeline_parallel_schedule=seq1f1b "
+                            "--parallelism.slices=4 --training.steps=4"}) {
+    SCOPED_TRACE(flags);
+    clear();
+    ASSERT_EQ(threads(flags).code, 0);
+    const auto expected = rows();
+    const int last = expected.rbegin()->first;
+    const std::string shards[] = {shard(last, 0), shard(last, 1)};
+    clear();
+    const Ran ran = mpi(fmt::format("{} --trace trace.json", flags));
+    ASSERT_EQ(ran.code, 0) << ran.err;
+    EXPECT_EQ(rows(), expected);
+    for (const int rank : {0, 1})
+      EXPECT_TRUE(shard(last, rank) == shards[rank]) << rank;
+    EXPECT_EQ(count(ran.out, "step: "), expected.size()) << ran.out;
+    EXPECT_EQ(count(ran.err, "on 2 ranks of"), 1U) << ran.err;
+    EXPECT_EQ(count(ran.err, "saved step"), expected.size() / 4) << ran.err;
+  }
+  // Two ranks, one stage each, four microbatches of four slices, F and B.
+  const Json trace = Json::parse(test::read_text(path("trace.json")));
+  std::map<std::string, int> spans;  // by track
+  for (const Json& event : trace["traceEvents"])
+    if (event["ph"] == "X") ++spans[fmt::format("{} {}", event["pid"].dump(), event["tid"].dump())];
+  for (const auto& [track, number] : spans)
+    EXPECT_EQ(number, 4 * 4 * 2) << track;
+  EXPECT_GE(spans.size(), 2U);
+}
+
+TEST_F(TrainOverMpi, EveryScheduleGivesTheSameBitsOnThreadsAndProcesses) {
+  std::map<std::string, std::map<std::string, int>> hashes;  // by slices: which, and how often
+  for (const int num_ranks : {1, 2, 4}) {
+    const Ran threads = shell(fmt::format("{} threads {}", SLUICE_SCHEDULES_PROGRAM, num_ranks));
+    const Ran mpi =
+        shell(fmt::format("{} {} mpi {}", mpirun(num_ranks), SLUICE_SCHEDULES_PROGRAM, num_ranks));
+    ASSERT_EQ(threads.code, 0) << threads.err;
+    ASSERT_EQ(mpi.code, 0) << mpi.err;
+    EXPECT_EQ(mpi.out, threads.out) << num_ranks;
+    for (const std::string_view line : split(threads.out, '\n')) {
+      const auto words = split(line, ' ');
+      if (words.size() != 4) continue;
+      const bool to_rounding = words[0] == "looped-bfs" || words[0] == "dualpipe";
+      if (!to_rounding) ++hashes[std::string(words[1])][std::string(words[3])];
+    }
+  }
+  ASSERT_EQ(hashes["1"].size(), 1U);
+  ASSERT_EQ(hashes["4"].size(), 1U);
+  EXPECT_GE(hashes["1"].begin()->second, 60);
+  EXPECT_GE(hashes["4"].begin()->second, 18);
+}
+
+TEST_F(TrainOverMpi, AMistakeOfAllIsToldOnce) {
+  const auto expect = [&](const Ran& ran, int code, const std::string& word) {
+    SCOPED_TRACE(word);
+    EXPECT_EQ(ran.code, code) << ran.err;
+    EXPECT_EQ(count(ran.err, "sluice: "), 1U) << ran.err;
+    EXPECT_NE(ran.err.find(word), std::string::npos) << ran.err;
+    EXPECT_EQ(ran.out, "");
+  };
+  expect(mpi("", 3), 2, "with 3 processes, and the configuration is for 2 ranks");
+  expect(mpi("--model.layrs=4"), 2, "model.layers");
+  expect(mpi("--data.path=nowhere.txt"), 3, "nowhere.txt");
+  expect(shell(fmt::format("{} '{}' train run.toml", mpirun(2), SLUICE_ENGINE_BINARY)), 2,
+         "comm.backend is threads and 2 processes were started");
+  expect(shell(fmt::format("'{}' train run.toml --comm.backend=mpi", SLUICE_ENGINE_BINARY)), 2,
+         "mpirun -n 2");
+  EXPECT_FALSE(std::filesystem::exists(path("metrics")));
+  const Ran dry = mpi("--dry-run");
+  EXPECT_EQ(dry.code, 0) << dry.err;
+  EXPECT_EQ(count(dry.out, "stash"), 1U) << dry.out;
+}
+
+TEST_F(TrainOverMpi, AnErrorOfOneRankEndsAllWithItsCode) {
+  // Before the ranks have met.
+  folder_.write("rank.1", "set -- --data.path=gone.txt");
+  const Ran gone = mpi();
+  EXPECT_EQ(gone.code, 3) << gone.err;
+  EXPECT_EQ(count(gone.err, "gone.txt"), 1U) << gone.err;
+  // In the middle: no file may grow beyond 8 KiB, so the first shard of rank 1 cannot be written.
+  folder_.write("rank.1", "trap '' XFSZ; ulimit -f 16");
+  const Ran full = mpi();
+  EXPECT_EQ(full.code, 75) << full.err;
+  EXPECT_EQ(count(full.err, "rank-00001.safetensors"), 1U) << full.err;
+  EXPECT_FALSE(std::filesystem::exists(path("checkpoints/LATEST")));
+}
+
+TEST_F(TrainOverMpi, AKilledRankIsNamedAndTheRunResumesWithTheSameBits) {
+  const Ran ran = interrupted("kill -KILL $(cat pid.1)");
+  EXPECT_NE(ran.code, 0);
+  EXPECT_EQ(count(ran.err, "rank 1 failed: no sign of life for"), 1U) << ran.err;
+  expect_resumes();
+}
+
+TEST_F(TrainOverMpi, AStoppedRankIsNamedAndTheRunResumesWithTheSameBits) {
+  const Ran ran = interrupted("kill -STOP $(cat pid.0)");
+  EXPECT_EQ(ran.code, 75);
+  EXPECT_EQ(count(ran.err, "rank 0 failed: no sign of life for"), 1U) << ran.err;
+  expect_resumes();
+}
+
+TEST_F(TrainOverMpi, ASignalToAnyRankOrToMpirunSavesOnAllAndExitsWith143) {
+  for (const char* command : {"kill -TERM $(cat pid.1)", "kill -USR1 $(cat pid.mpirun)"}) {
+    SCOPED_TRACE(command);
+    clear();
+    const Ran ran = interrupted(command);
+    EXPECT_EQ(ran.code, 143) << ran.err;
+    EXPECT_EQ(count(ran.err, "sluice: rank"), 0U) << ran.err;  // no error
+    expect_resumes();
+  }
+}
+
+// mpirun ends its ranks a second later, ready or not, and exits with a code of its own.
+TEST_F(TrainOverMpi, ATermSignalToMpirunLosesNothingThatWasSaved) {
+  const Ran ran = interrupted("kill -TERM $(cat pid.mpirun)");
+  EXPECT_NE(ran.code, 0) << ran.err;
+  expect_resumes();
+}
+
+}  // namespace
+}  // namespace sluice

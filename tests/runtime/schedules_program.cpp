@@ -1,0 +1,116 @@
+// What train_mpi_test starts: `schedules_program threads N`, or `schedules_program mpi N` under
+// mpirun, trains a small model for 5 steps through every schedule there is for that many ranks,
+// plain and in slices. A line for each: its name, slices, last loss and a hash of all weights.
+#include <ATen/Parallel.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <set>
+
+#include "base/text.h"
+#include "cli/report.h"
+#include "runtime/files/sha256.h"
+#include "runtime/ranks.h"
+#include "runtime/trainer.h"
+#include "schedule/generators/generator.h"
+#include "schedule/validate.h"
+
+namespace sluice {
+namespace {
+
+ModelShape small_shape() {
+  ModelShape shape;
+  shape.family = ModelFamily::gpt2;
+  shape.layers = 8;
+  shape.dim = 16;
+  shape.heads = shape.kv_heads = 2;
+  shape.ffn_dim = 32;
+  shape.vocab_size = 64;
+  shape.positions = 16;
+  shape.tied_embeddings = true;
+  return shape;
+}
+
+std::shared_ptr<const TokenSource> tokens() {
+  std::vector<std::int32_t> out;
+  std::uint32_t state = 12345;
+  for (int n = 0; n < 4000; ++n) {
+    state = state * 1664525u + 1013904223u;
+    out.push_back(static_cast<std::int32_t>((state >> 24) % 16) + (n % 4) * 16);
+  }
+  return memory_source(out, {0, 4000});
+}
+
+// On rank 0; independent of who holds what.
+std::string hash_of_weights(Trainer& trainer, Communicator& world) {
+  std::string rows;
+  for (const Parameter* parameter : trainer.parameters()) {
+    const at::Tensor value = parameter->value.contiguous();
+    const std::string_view bytes(static_cast<const char*>(value.const_data_ptr()), value.nbytes());
+    rows += fmt::format("{} {}\n", parameter->name, sha256_hex(bytes));
+  }
+  std::set<std::string> all;  // two pipes hold everything twice
+  for (const auto& bytes : world.gather(0, std::as_bytes(std::span(rows)), "hashes")) {
+    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    for (const std::string_view row : split(text, '\n'))
+      all.emplace(row);
+  }
+  std::string joined;
+  for (const std::string& row : all)
+    joined += row + "\n";
+  return sha256_hex(joined);
+}
+
+void train(const Generator& generator, int slices, Communicator& world) {
+  GeneratorOptions choice;
+  choice.devices = world.size();
+  choice.microbatches = 8;
+  choice.slices = slices;
+  if (generator.knobs.memory_cap) choice.memory_cap = 2 * world.size();
+  const Schedule schedule = validate(generate_schedule(generator, choice)).lowered;
+  const Dataset data(tokens(), {.sequence_length = 16, .vocab_size = 64, .seed = 3});
+  TrainerOptions options;
+  options.shape = small_shape();
+  options.layers_per_stage = even_layers(options.shape.layers, schedule.num_stages());
+  options.seed = 11;
+  options.global_batch_size = 16;
+  options.sequence_length = 16;
+  options.learning_rate = 0.01;
+  options.num_steps = 5;
+  options.max_norm = 0.5;
+  Trainer trainer(options, schedule, data, world);
+  double loss = 0;
+  for (int step = 1; step <= options.num_steps; ++step)
+    loss = trainer.step(step).loss;
+  const std::string hash = hash_of_weights(trainer, world);
+  if (world.rank() == 0) fmt::print("{} {} {} {}\n", generator.name, slices, loss, hash);
+}
+
+void train_all(Communicator& world) {
+  at::set_num_threads(1);
+  for (const Generator* generator : all_generators()) {
+    if (generator->knobs.block) continue;
+    for (const int slices : {1, 4}) {
+      if (slices > 1 && !generator->knobs.slices) continue;
+      try {
+        train(*generator, slices, world);
+      } catch (const UserError& error) {  // all ranks agree: none has begun
+        if (world.rank() == 0)
+          fmt::print("{} {} refused: {}\n", generator->name, slices, error.what());
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 2;
+  sluice::CommConfig comm;
+  comm.backend = argv[1];
+  const int num_ranks = std::atoi(argv[2]);
+  const auto report = sluice::cli::report_error;
+  return static_cast<int>(sluice::report_once(
+      [&] { return sluice::run_ranks(comm, num_ranks, report, sluice::train_all); }, report));
+}
