@@ -13,7 +13,10 @@ void add_check(CLI::App& app, ExitCode& exit_code);
 void add_simulate(CLI::App& app, ExitCode& exit_code);
 void add_compare(CLI::App& app, ExitCode& exit_code);
 void add_data(CLI::App& app, ExitCode& exit_code);
-// Of sluice-engine; the one of sluice says how to get that.
+
+// All of the following; the one of a program without torch says how to get that.
+void add_engine_commands(CLI::App& app, ExitCode& exit_code);
 void add_train(CLI::App& app, ExitCode& exit_code);
+void add_inspect(CLI::App& app);
 
 }  // namespace sluice::cli

@@ -43,7 +43,7 @@ int main(int argc, char** argv) {
   sluice::cli::add_simulate(app, exit_code);
   sluice::cli::add_compare(app, exit_code);
   sluice::cli::add_data(app, exit_code);
-  sluice::cli::add_train(app, exit_code);
+  sluice::cli::add_engine_commands(app, exit_code);
   try {
     app.parse(argc, argv);
     return static_cast<int>(exit_code);

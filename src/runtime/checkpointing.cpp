@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "runtime/files/checkpoint.h"
-#include "runtime/files/sha256.h"
 
 namespace sluice {
 namespace {
@@ -85,7 +84,7 @@ void Saver::save(std::int64_t step, const Note& note) {
     info.step = step;
     info.mesh.pipeline = world_.size();
     info.schedule = schedule_.name;
-    info.config_sha256 = sha256_hex(config_text(config_));
+    info.config = config_text(config_);
     folder_->commit(info);
     note(fmt::format("saved step {} in {}", step, config_.checkpoint.folder));
   }
@@ -117,8 +116,7 @@ std::string checkpoint_to_load(const CheckpointConfig& config, Communicator& wor
         found = latest->folder;
       }
     } else if (config.load != "latest" && config.load != "none") {
-      found = config.load;
-      Checkpoint(found).verify();
+      found = checkpoint_at(config.load);
     }
     SLUICE_CHECK(found.size() < sizeof path, "a path of {} bytes", found.size());
     std::memcpy(path, found.data(), found.size());

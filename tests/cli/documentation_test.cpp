@@ -79,10 +79,11 @@ TEST(Documentation, EveryCommandPrintsWhatIsShown) {
     fs::create_directories(scratch / "docs/images");
     for (const Command& command : commands_of(file)) {
       SCOPED_TRACE(command.where + ": ./sluice " + command.arguments);
-      const bool trains = command.arguments.starts_with("train ");
-      if (trains && std::string(SLUICE_ENGINE_BINARY).empty()) continue;
+      const std::string verb = command.arguments.substr(0, command.arguments.find(' '));
+      const bool engine = verb == "train" || verb == "inspect";
+      if (engine && std::string(SLUICE_ENGINE_BINARY).empty()) continue;
       const test::Ran ran = test::run_shell(
-          fmt::format("'{}' {}", trains ? SLUICE_ENGINE_BINARY : SLUICE_BINARY, command.arguments),
+          fmt::format("'{}' {}", engine ? SLUICE_ENGINE_BINARY : SLUICE_BINARY, command.arguments),
           folder.path());
       std::vector<std::string> actual;
       const std::string text = ran.out + ran.err;

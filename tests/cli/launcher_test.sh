@@ -405,6 +405,17 @@ test_pure_commands_never_touch_torch() {
   [[ ! -e $torch ]] || fail "torch was fetched"
 }
 
+test_engine_commands_get_the_engine() {
+  local command commands
+  commands=$(grep -oP '^ *\{+"\K[a-z]+(?=", ")' "$checkout/src/cli/engine_absent.cpp")
+  expect_in "$commands" train
+  for command in $commands; do
+    run "$clone/sluice" "$command"
+    expect_status 0
+    [[ ! -d $clone/build/release ]] || fail "$command built the pure program"
+  done
+}
+
 # Expects that torch and the package are named, and that nothing was called.
 expect_refusal_of_torch() {
   expect_refusal "$1"

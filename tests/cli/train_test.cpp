@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -64,6 +65,16 @@ class Train : public testing::Test {
     return run_shell(
         fmt::format("taskset -c 0 '{}' train run.toml {}", SLUICE_ENGINE_BINARY, flags),
         folder_.path());
+  }
+
+  Ran inspect(const std::string& arguments) const {
+    return run_shell(fmt::format("'{}' inspect {}", SLUICE_ENGINE_BINARY, arguments),
+                     folder_.path());
+  }
+  Json inspected(const std::string& checkpoint) const {
+    const Ran ran = inspect(checkpoint + " --format json");
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    return ran.code == 0 ? Json::parse(ran.out) : Json::object();
   }
 
   // Loss of every step, as written: equal text is equal bits.
@@ -128,6 +139,81 @@ TEST_F(Train, TheScheduleChangesNoBit) {
     ASSERT_EQ(ran.code, 0) << ran.err;
     EXPECT_EQ(losses(), reference) << flags;
   }
+}
+
+TEST_F(Train, EverySynchronousScheduleGivesTheSameWeights) {
+  std::string reference;
+  for (const auto& [schedule, degree] :
+       {std::pair{"1f1b", 1}, std::pair{"1f1b", 2}, std::pair{"1f1b", 4}, std::pair{"gpipe", 2},
+        std::pair{"zb-h1", 4}, std::pair{"interleaved-1f1b", 2}, std::pair{"zb-v", 2},
+        std::pair{"v-half", 2}, std::pair{"v-min", 2}}) {
+    SCOPED_TRACE(fmt::format("{} on {}", schedule, degree));
+    clear();
+    const Ran ran =
+        train(fmt::format("--training.steps=5 --parallelism.pipeline_parallel_schedule={} "
+                          "--parallelism.pipeline_parallel_degree={}",
+                          schedule, degree));
+    ASSERT_EQ(ran.code, 0) << ran.err;
+    const Json held = inspected("checkpoints");
+    EXPECT_EQ(held["step"], 5);
+    EXPECT_EQ(held["mesh"]["pipeline"], degree);
+    EXPECT_EQ(held["schedule"], schedule);
+    if (reference.empty()) reference = held["weights_sha256"];
+    EXPECT_EQ(held["weights_sha256"], reference);
+  }
+  clear();
+  ASSERT_EQ(train("--training.steps=5 --debug.seed=1").code, 0);
+  EXPECT_NE(inspected("checkpoints")["weights_sha256"], reference);
+}
+
+TEST_F(Train, InspectShowsWholeWeightsAndTheirConfiguration) {
+  ASSERT_EQ(train("--training.steps=4").code, 0);
+  const Json held = inspected("checkpoints/step-00000004");
+  EXPECT_EQ(inspected("checkpoints"), held);
+  std::vector<std::string> names;
+  Json shape;
+  for (const Json& tensor : held["tensors"]) {
+    names.push_back(tensor["name"]);
+    EXPECT_EQ(tensor["dtype"], "F32");
+    EXPECT_EQ(tensor["sha256"].get<std::string>().size(), 64u);
+    if (tensor["name"] == "embedding.weight") shape = tensor["shape"];
+  }
+  EXPECT_EQ(shape, Json({257, 32}));
+  EXPECT_TRUE(std::is_sorted(names.begin(), names.end()));
+  // Both tables of the embedding, 12 tensors in each of 4 layers, the last norm; the tied head is
+  // the embedding.
+  EXPECT_EQ(names.size(), 2u + 12 * 4 + 2);
+  EXPECT_EQ(std::count(names.begin(), names.end(), "head.weight"), 0);
+  EXPECT_EQ(held["states"].size(), 2 * names.size());
+  // The configuration inside is one that train takes.
+  folder_.write("again.toml", held["config"].get<std::string>());
+  const Ran again = run_shell(
+      fmt::format("'{}' train again.toml --print-config", SLUICE_ENGINE_BINARY), folder_.path());
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_NE(again.out.find("ffn_dim = 128"), std::string::npos) << again.out;
+
+  const Ran text = inspect("checkpoints");
+  EXPECT_EQ(text.code, 0) << text.err;
+  for (const char* part :
+       {"step 4 of v-half", "pipeline 2", "layers.3.mlp.down.weight", "32 x 128"})
+    EXPECT_NE(text.out.find(part), std::string::npos) << part << " in\n" << text.out;
+  EXPECT_NE(text.out.find(held["weights_sha256"].get<std::string>()), std::string::npos);
+}
+
+TEST_F(Train, InspectRefusesWhatIsDamaged) {
+  ASSERT_EQ(train("--training.steps=4").code, 0);
+  const std::string shard = "checkpoints/step-00000004/rank-00000.safetensors";
+  std::string bytes = test::read_text(folder_.path() + "/" + shard);
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  folder_.write(shard, bytes);
+  for (const char* path : {"checkpoints", "checkpoints/step-00000004"}) {
+    const Ran ran = inspect(path);
+    EXPECT_EQ(ran.code, 3) << ran.err;
+    EXPECT_NE(ran.err.find("rank-00000.safetensors"), std::string::npos) << ran.err;
+    EXPECT_EQ(ran.out, "");
+  }
+  EXPECT_EQ(inspect("nowhere").code, 3);
+  EXPECT_EQ(inspect("checkpoints --format yaml").code, 2);
 }
 
 TEST_F(Train, AKilledRunResumesWithTheSameBits) {

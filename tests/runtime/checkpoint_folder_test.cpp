@@ -12,6 +12,8 @@
 
 #include "runtime/faulty_file_system.h"
 #include "runtime/files/checkpoint.h"
+#include "runtime/files/digest.h"
+#include "runtime/files/sha256.h"
 #include "runtime/saved_run.h"
 #include "support/golden.h"
 #include "support/run_sluice.h"
@@ -335,7 +337,7 @@ TEST_F(CheckpointFolderTest, SealedManifestOfWrongFormIsRefused) {
     rewrite(path(20, "manifest.json"), body + " \"sha256\": \"" + hash + "\"\n}\n");
   };
   const std::pair<const char*, const char*> cases[] = {
-      {R"("format": 1)", R"("format": 2)"},
+      {R"("format": 2)", R"("format": 1)"},
       {R"("step": 20)", R"("step": -20)"},
       {R"("step": 20)", R"("step": 20.5)"},
       {R"("step": 20)", R"("step": 20, "step": 20)"},
@@ -347,6 +349,7 @@ TEST_F(CheckpointFolderTest, SealedManifestOfWrongFormIsRefused) {
       {R"("dtype": "BF16")", R"("dtype": "F16")"},
       {R"("shape": [2, 2])", R"("shape": [2, 4611686018427387904])"},
       {R"("shape": [2, 2])", R"("shape": [2, 3])"},
+      {R"("config": ")", R"("config": 1, "x": ")"},
       {R"("state": {)", R"("state": [], "x": {)"},
       {R"("bytes": )", R"("bytes": 1)"},
   };
@@ -355,6 +358,68 @@ TEST_F(CheckpointFolderTest, SealedManifestOfWrongFormIsRefused) {
     resealed(from, to);
     expect_refused({path(20, "")});
   }
+}
+
+TEST_F(CheckpointFolderTest, DigestIsOfWholeTensorsHoweverTheyAreCut) {
+  // Both ranks hold rows of "embedding"; one rank alone saves the same and a state beside it.
+  const std::string other = scratch_.path() + "/other";
+  const TensorSpec state{"head/first_moment", Dtype::f32, {2}};
+  {
+    CheckpointFolder folder(files_, {other, 0, 1, 0, 0});
+    std::vector<TensorPiece> pieces = {whole_tensor(state)};
+    const Checkpoint cut(folder_ + "/step-00000020");
+    for (const TensorSpec& tensor : cut.tensors())
+      pieces.push_back(whole_tensor(tensor));
+    std::vector<std::byte> bytes;
+    folder.write_shard(20, pieces, [&](std::size_t i) {
+      bytes = content(pieces[i].tensor, 20, 0, num_rows(pieces[i].tensor));
+      return std::span<const std::byte>(bytes);
+    });
+    folder.commit(info_of(20));
+  }
+  const auto text_of = [](const TensorSpec& tensor) {
+    const std::vector<std::byte> bytes = content(tensor, 20, 0, num_rows(tensor));
+    return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  };
+  for (const std::string& folder : {folder_, other}) {
+    const CheckpointDigest held = digest(Checkpoint(checkpoint_at(folder)));
+    std::string all;
+    std::vector<std::string> names;
+    for (const TensorDigest& weight : held.weights) {
+      EXPECT_EQ(weight.sha256, sha256_hex(text_of(weight.tensor))) << weight.tensor.name;
+      names.push_back(weight.tensor.name);
+      all += text_of(weight.tensor);
+    }
+    EXPECT_EQ(names, (std::vector<std::string>{"embedding", "head", "scale"}));
+    EXPECT_EQ(held.weights_sha256, sha256_hex(all));
+    EXPECT_EQ(held.states.size(), folder == other ? 1U : 0U);
+  }
+}
+
+TEST_F(CheckpointFolderTest, APathNamesACheckpointOrTheNewestBelowIt) {
+  const std::string newest = folder_ + "/step-00000020", older = folder_ + "/step-00000010";
+  EXPECT_EQ(checkpoint_at(folder_), newest);
+  EXPECT_EQ(checkpoint_at(folder_ + "/"), newest);
+  EXPECT_EQ(checkpoint_at(newest), newest);
+  EXPECT_EQ(checkpoint_at(older + "//"), older);
+  const auto expect_none = [](const std::string& at, const std::string& part) {
+    try {
+      checkpoint_at(at);
+      FAIL() << at << " is accepted";
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::bad_data);
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  };
+  expect_none(scratch_.path(), "holds no checkpoint");
+  expect_none(scratch_.path() + "/nowhere", "holds no checkpoint");
+  // Damage is said, and not passed over for an older one as a resumed run does.
+  fs::remove(path(20, "rank-00001.safetensors"));
+  expect_none(folder_, "rank-00001.safetensors");
+  expect_none(newest, "rank-00001.safetensors");
+  EXPECT_EQ(checkpoint_at(older), older);
+  fs::remove(path(20, "manifest.json"));
+  expect_none(newest, "manifest.json");
 }
 
 TEST(RanksInThreads, SaveTogetherAndReadTogether) {

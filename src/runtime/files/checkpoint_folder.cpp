@@ -141,6 +141,25 @@ std::optional<FoundCheckpoint> find_latest(const std::string& folder) {
                   ExitCode::bad_data);
 }
 
+std::string checkpoint_at(const std::string& path) {
+  const std::string folder = fs::path(path + "/").parent_path().string();
+  if (is_there(folder + "/" + kManifestName) ||
+      parse_step_folder(fs::path(folder).filename().string())) {
+    Checkpoint(folder).verify();
+    return folder;
+  }
+  const std::optional<FoundCheckpoint> found = find_latest(folder);
+  if (!found)
+    throw UserError(
+        fmt::format("{} holds no checkpoint: name a folder such as {}, or the one above it", folder,
+                    step_folder_name(10)),
+        ExitCode::bad_data);
+  if (!found->passed_over.empty())
+    throw UserError(fmt::format("{}; {} is whole", found->passed_over.front(), found->folder),
+                    ExitCode::bad_data);
+  return found->folder;
+}
+
 CheckpointFolder::CheckpointFolder(FileSystem& files, CheckpointFolderOptions options)
     : files_(files), options_(std::move(options)) {
   SLUICE_CHECK(0 <= options_.rank && options_.rank < options_.num_ranks, "rank {} of {}",

@@ -41,6 +41,10 @@ struct FoundCheckpoint {
 // it holds some and none can be trusted.
 std::optional<FoundCheckpoint> find_latest(const std::string& folder);
 
+// The checkpoint that a user means by `path`: itself, or the newest in the folder; every byte of it
+// is verified. UserError bad_data when there is none, or when a newer one cannot be trusted.
+std::string checkpoint_at(const std::string& path);
+
 struct CheckpointFolderOptions {
   std::string folder;
   int rank = 0;

@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::int64_t kFormat = 1;
+constexpr std::int64_t kFormat = 2;
 constexpr int kMaxDepth = 64;
 
 [[noreturn]] void fail(const std::string& path, const std::string& what) {
@@ -267,8 +267,8 @@ std::string write_manifest(const Manifest& manifest) {
       fmt::format(
           " \"mesh\": {{\"data\": {}, \"pipeline\": {}, \"tensor\": {}, \"sequence\": {}}},\n",
           info.mesh.data, info.mesh.pipeline, info.mesh.tensor, info.mesh.sequence) +
-      fmt::format(" \"schedule\": {},\n \"config_sha256\": \"{}\",\n \"state\": {},\n",
-                  json_quote(info.schedule), info.config_sha256, state.dump()) +
+      fmt::format(" \"schedule\": {},\n \"config\": {},\n \"state\": {},\n",
+                  json_quote(info.schedule), json_quote(info.config), state.dump()) +
       shards_json(manifest.shards);
   return seal(text);
 }
@@ -284,7 +284,7 @@ Manifest read_manifest(std::string_view text, const std::string& path) {
   info.mesh = {mesh.count("data"), mesh.count("pipeline"), mesh.count("tensor"),
                mesh.count("sequence")};
   info.schedule = root.text("schedule");
-  info.config_sha256 = root.hash("config_sha256");
+  info.config = root.text("config");
   if (!root.at("state").is_object()) root.wrong("state", "an object");
   info.state = root.at("state").dump();
   manifest.shards = read_shards(root, path);

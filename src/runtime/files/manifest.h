@@ -4,11 +4,11 @@
 //
 //   {
 //    "schema": "sluice.checkpoint",
-//    "format": 1,
+//    "format": 2,
 //    "step": 20,
 //    "mesh": {"data": 1, "pipeline": 2, "tensor": 1, "sequence": 1},
 //    "schedule": "v-half",
-//    "config_sha256": "4f...",
+//    "config": "[model]\nshape = ...",                                  (the whole of it, as TOML)
 //    "state": {...},                                                   (the caller's)
 //    "files": [
 //     {"name": "rank-00000.safetensors", "bytes": 4096, "sha256": "9a..."}, ...
@@ -42,9 +42,9 @@ struct CheckpointMesh {
 struct CheckpointInfo {
   std::int64_t step = 0;
   CheckpointMesh mesh;
-  std::string schedule;       // its name, or the text of one read from a file
-  std::string config_sha256;  // of the configuration's text
-  std::string state = "{}";   // a JSON object of the caller's: random state, data position, ...
+  std::string schedule;      // its name, or the text of one read from a file
+  std::string config;        // the resolved configuration, as TOML
+  std::string state = "{}";  // a JSON object of the caller's: random state, data position, ...
   bool operator==(const CheckpointInfo&) const = default;
 };
 

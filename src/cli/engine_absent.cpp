@@ -1,0 +1,31 @@
+// The commands of sluice-engine, in a program built without it.
+#include <array>
+#include <utility>
+
+#include "base/error.h"
+#include "cli/commands.h"
+
+namespace sluice::cli {
+namespace {
+
+// The script ./sluice has the same names.
+constexpr std::array<std::pair<const char*, const char*>, 2> kCommands = {
+    {{"train", "train a model through a schedule (./sluice train CONFIG)"},
+     {"inspect", "what a checkpoint holds (./sluice inspect CHECKPOINT)"}}};
+
+}  // namespace
+
+void add_engine_commands(CLI::App& app, ExitCode&) {
+  for (const auto& [name, help] : kCommands) {
+    CLI::App* command = app.add_subcommand(name, help);
+    command->allow_extras();
+    command->callback([name = name] {
+      throw user_error(
+          "this program was built without torch: run ./sluice {}, which fetches it and builds the "
+          "engine",
+          name);
+    });
+  }
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,11 @@
+// The commands that need the machine side.
+#include "cli/commands.h"
+
+namespace sluice::cli {
+
+void add_engine_commands(CLI::App& app, ExitCode& exit_code) {
+  add_train(app, exit_code);
+  add_inspect(app);
+}
+
+}  // namespace sluice::cli

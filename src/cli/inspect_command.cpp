@@ -1,0 +1,86 @@
+// sluice inspect CHECKPOINT: what it holds, independent of the mesh and the schedule it was saved
+// under.
+#include <fmt/ranges.h>
+
+#include "base/text.h"
+#include "cli/commands.h"
+#include "cli/output.h"
+#include "runtime/files/checkpoint_folder.h"
+#include "runtime/files/digest.h"
+
+namespace sluice::cli {
+namespace {
+
+struct Flags {
+  std::string checkpoint;
+  OutputFlags output;
+};
+
+std::string tensors_json(const std::vector<TensorDigest>& list) {
+  std::vector<std::string> lines;
+  for (const auto& [tensor, sha256] : list)
+    lines.push_back(fmt::format(
+        R"(    {{"name": {}, "shape": [{}], "dtype": "{}", "sha256": "{}"}})",
+        json_quote(tensor.name), fmt::join(tensor.shape, ", "), dtype_name(tensor.dtype), sha256));
+  return lines.empty() ? "[]" : fmt::format("[\n{}\n  ]", join(lines, ",\n"));
+}
+
+std::string json(const CheckpointInfo& info, const CheckpointDigest& held) {
+  const CheckpointMesh& mesh = info.mesh;
+  return fmt::format(
+      "{{\n  \"step\": {},\n"
+      "  \"mesh\": {{\"data\": {}, \"pipeline\": {}, \"tensor\": {}, \"sequence\": {}}},\n"
+      "  \"schedule\": {},\n  \"config\": {},\n  \"tensors\": {},\n  \"states\": {},\n"
+      "  \"weights_sha256\": \"{}\"\n}}\n",
+      info.step, mesh.data, mesh.pipeline, mesh.tensor, mesh.sequence, json_quote(info.schedule),
+      json_quote(info.config), tensors_json(held.weights), tensors_json(held.states),
+      held.weights_sha256);
+}
+
+double mebibytes(const std::vector<TensorDigest>& list) {
+  double bytes = 0;
+  for (const TensorDigest& held : list)
+    bytes += static_cast<double>(tensor_bytes(held.tensor.dtype, held.tensor.shape).value());
+  return bytes / (1 << 20);
+}
+
+std::string text(const CheckpointInfo& info, const CheckpointDigest& held) {
+  const CheckpointMesh& mesh = info.mesh;
+  TextTable table({"weight", "shape", "dtype", "sha256"});
+  table.left_align(1);
+  table.left_align(2);
+  table.left_align(3);
+  for (const auto& [tensor, sha256] : held.weights)
+    table.add({tensor.name, fmt::format("{}", fmt::join(tensor.shape, " x ")),
+               std::string(dtype_name(tensor.dtype)), sha256.substr(0, 16)});
+  return fmt::format(
+      "step {} of {}; mesh data {} x pipeline {} x tensor {} x sequence {}\n"
+      "{} weights, {:.2f} MiB; {} optimizer states, {:.2f} MiB\n"
+      "weights_sha256 {}\n{}",
+      info.step, info.schedule, mesh.data, mesh.pipeline, mesh.tensor, mesh.sequence,
+      held.weights.size(), mebibytes(held.weights), held.states.size(), mebibytes(held.states),
+      held.weights_sha256, table.text());
+}
+
+void run(const Flags& flags) {
+  const bool as_json = flags.output.format("text,json") == Format::json;
+  const Checkpoint checkpoint(checkpoint_at(flags.checkpoint));
+  const CheckpointInfo& info = checkpoint.manifest().info;
+  const CheckpointDigest held = digest(checkpoint);
+  flags.output.write(as_json ? json(info, held) : text(info, held));
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand("inspect", "what a checkpoint holds, verified");
+  command
+      ->add_option("checkpoint", flags->checkpoint,
+                   "a checkpoint's folder, or the one above it: the latest there")
+      ->required();
+  flags->output.add(*command, "text (default), json");
+  command->callback([flags] { run(*flags); });
+}
+
+}  // namespace sluice::cli
