@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "base/text.h"
+#include "cost/weights.h"
 
 namespace sluice::cli {
 
@@ -18,14 +19,9 @@ std::string dry_run_text(const RunSetup& setup) {
     for (const int stage : schedule.placement.stages_of(rank)) {
       const std::int64_t blocks = options.layers_per_stage[static_cast<std::size_t>(stage)];
       layers += blocks;
-      const bool biases = s.family == ModelFamily::gpt2;
-      std::int64_t block =
-          s.dim * s.qkv_dim() + s.dim * s.dim + s.dim * s.up_dim() + s.ffn_dim * s.dim + 2 * s.dim;
-      if (biases) block += s.qkv_dim() + s.dim + s.up_dim() + s.dim + 2 * s.dim;
-      std::int64_t count = blocks * block;
-      if (stage == 0) count += (s.vocab_size + s.positions) * s.dim;
-      if (stage == schedule.num_stages() - 1)
-        count += s.vocab_size * s.dim + (biases ? 2 : 1) * s.dim;
+      std::int64_t count = blocks * block_weights(s);
+      if (stage == 0) count += embedding_weights(s);
+      if (stage == schedule.num_stages() - 1) count += head_weights(s);
       weights += static_cast<double>(count);
     }
     const double element = options.dtype == at::kFloat ? 4 : 2;

@@ -6,17 +6,17 @@ namespace sluice {
 
 ModelShape model_shape(const Config& config) {
   const ModelConfig& model = config.model;
-  if (model.shape != "gpt2" && model.shape != "llama")
-    throw user_error("model.shape is '{}': gpt2 and llama can be trained so far", model.shape);
   ModelShape shape;
-  shape.family = model.shape == "llama" ? ModelFamily::llama : ModelFamily::gpt2;
+  shape.family = model.shape == "llama"  ? ModelFamily::llama
+                 : model.shape == "bert" ? ModelFamily::bert
+                                         : ModelFamily::gpt2;
   shape.layers = model.layers;
   shape.dim = model.dim;
   shape.heads = model.heads;
   shape.kv_heads = model.kv_heads;
   shape.ffn_dim = model.ffn_dim;
   shape.vocab_size = model.vocab_size;
-  shape.positions = shape.family == ModelFamily::gpt2 ? model.positions : 0;
+  shape.positions = shape.family == ModelFamily::llama ? 0 : model.positions;
   shape.tied_embeddings = model.tied_embeddings;
   return shape;
 }

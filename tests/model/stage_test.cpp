@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "cost/weights.h"
 #include "model/reference.h"
 
 namespace sluice {
@@ -166,6 +167,20 @@ TEST_P(Families, RecomputationChangesNoBit) {
             << name << " at level " << static_cast<int>(level);
     }
   }
+}
+
+TEST_P(Families, HasAsManyWeightsAsPredicted) {
+  const ModelShape shape = small(GetParam());
+  const auto count = [&](const StageOptions& options) {
+    Stage stage(options);
+    std::int64_t total = 0;
+    for (const Parameter* parameter : stage.parameters())
+      total += parameter->value.numel();
+    return total;
+  };
+  EXPECT_EQ(count({.shape = shape, .embedding = true}), embedding_weights(shape));
+  EXPECT_EQ(count({.shape = shape, .end_layer = 2}), 2 * block_weights(shape));
+  EXPECT_EQ(count({.shape = shape, .head = true}), head_weights(shape));
 }
 
 TEST_P(Families, EmbeddingAndHeadMayStandAlone) {
