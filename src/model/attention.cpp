@@ -71,17 +71,24 @@ at::Tensor keys_of(const at::Tensor& x, const Piece& piece, std::int64_t heads) 
   return shared == 1 ? part : part.repeat_interleave(shared, 1);
 }
 
-void add_key_gradient(at::Tensor& total, const at::Tensor& gradient, const Piece& piece) {
-  at::Tensor into =
-      total.slice(0, piece.sequence, piece.sequence_end).slice(2, piece.key_begin, piece.key_end);
-  const std::int64_t kv_heads = total.size(1), shared = gradient.size(1) / kv_heads;
-  if (shared == 1) {
-    into.add_(gradient);
-    return;
-  }
-  into.add_(gradient.to(at::kFloat)
-                .view({gradient.size(0), kv_heads, shared, gradient.size(2), gradient.size(3)})
-                .sum(2));
+// The gradient of shared keys, by query head, as that of the keys.
+at::Tensor of_shared(const at::Tensor& gradient, std::int64_t kv_heads) {
+  const std::int64_t shared = gradient.size(1) / kv_heads;
+  if (shared == 1) return gradient;
+  return gradient.to(at::kFloat)
+      .view({gradient.size(0), kv_heads, shared, gradient.size(2), gradient.size(3)})
+      .sum(2);
+}
+
+void add_key_gradient(at::Tensor& total, const at::Tensor& gradient, std::int64_t kv_heads,
+                      const Piece& piece) {
+  const at::Tensor part = of_shared(gradient, kv_heads);
+  if (!total.defined())
+    total = part.to(at::kFloat);
+  else
+    total.slice(0, piece.sequence, piece.sequence_end)
+        .slice(2, piece.key_begin, piece.key_end)
+        .add_(part);
 }
 
 }  // namespace
@@ -121,15 +128,20 @@ at::Tensor attention_backward(const at::Tensor& d_out, const AttentionInput& inp
                               std::vector<at::Tensor>& value_gradients) {
   const at::Tensor& q = input.q;
   const std::vector<Piece> pieces = pieces_of(input, documents, bounds);
-  at::Tensor dq = at::zeros(q.sizes(), q.options().dtype(at::kFloat));
+  const std::int64_t kv_heads = input.keys[0].size(1);
+  const bool whole = pieces.size() == 1;
+  at::Tensor dq = whole ? at::Tensor() : at::zeros(q.sizes(), q.options().dtype(at::kFloat));
   for (const Piece& piece : pieces) {
     const auto [dq_part, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
         rows(d_out, piece), rows(q, piece), keys_of(input.keys[piece.part], piece, q.size(1)),
         keys_of(input.values[piece.part], piece, q.size(1)), rows(output.out, piece),
         rows(output.lse, piece), 0.0, piece.causal);
-    rows(dq, piece).add_(dq_part);
-    add_key_gradient(key_gradients[piece.part], dk, piece);
-    add_key_gradient(value_gradients[piece.part], dv, piece);
+    if (whole)
+      dq = dq_part;
+    else
+      rows(dq, piece).add_(dq_part);
+    add_key_gradient(key_gradients[piece.part], dk, kv_heads, piece);
+    add_key_gradient(value_gradients[piece.part], dv, kv_heads, piece);
   }
   return dq.to(q.scalar_type());
 }

@@ -36,7 +36,7 @@ AttentionOutput attention(const AttentionInput& input, const Documents& document
                           const SliceBounds& bounds);
 
 // Gradients: dq of this slice; into key_gradients[j] and value_gradients[j] (fp32, j = 0..c) the
-// contributions of this slice's queries are added.
+// contributions of this slice's queries are added. They may be undefined where one call gives all.
 at::Tensor attention_backward(const at::Tensor& d_out, const AttentionInput& input,
                               const AttentionOutput& output, const Documents& documents,
                               const SliceBounds& bounds, std::vector<at::Tensor>& key_gradients,

@@ -8,8 +8,6 @@
 namespace sluice {
 namespace {
 
-constexpr double kRotaryBase = 10000;
-
 // (T, heads * head_dim) -> (B, heads, n, head_dim) and back.
 at::Tensor split_heads(const at::Tensor& x, const SliceContext& c, std::int64_t heads) {
   return x.view({c.num_sequences, c.length(), heads, x.size(1) / heads})
@@ -102,10 +100,8 @@ void Block::attend(BlockStash& stash, BlockState& state, const SliceContext& con
   const at::Tensor qkv = linear(qkv_input(stash), qkv_);
   const auto parts = qkv.split_with_sizes({shape_.dim, shape_.kv_dim(), shape_.kv_dim()}, 1);
   const auto heads_of = [&](const at::Tensor& part, std::int64_t heads, bool rotated) {
-    const at::Tensor x = split_heads(part.contiguous(), context, heads);
-    return rotated && shape_.family == ModelFamily::llama
-               ? rotate(x, context.positions, kRotaryBase, false)
-               : x;
+    const at::Tensor x = split_heads(part, context, heads);
+    return rotated && shape_.family == ModelFamily::llama ? rotate(x, context.rotation, false) : x;
   };
   stash.q = heads_of(parts[0], shape_.heads, true);
   if (!stash.k.defined()) {
@@ -185,9 +181,13 @@ at::Tensor Block::attention_grad(const at::Tensor& d_o, BlockState& state,
                                  const SliceContext& context) const {
   const BlockStash& stash = state.slices[context.slice];
   if (state.d_keys.empty()) {
-    for (std::size_t j = 0; j <= context.slice; ++j) {
-      state.d_keys.push_back(at::zeros(state.slices[j].k.sizes(), at::kFloat));
-      state.d_values.push_back(at::zeros(state.slices[j].v.sizes(), at::kFloat));
+    state.d_keys.resize(context.slice + 1);
+    state.d_values.resize(context.slice + 1);
+    // One document in one slice is one piece, whose gradients are the whole.
+    const bool pieces = context.num_slices() > 1 || !context.documents.single();
+    for (std::size_t j = 0; pieces && j <= context.slice; ++j) {
+      state.d_keys[j] = at::zeros(state.slices[j].k.sizes(), at::kFloat);
+      state.d_values[j] = at::zeros(state.slices[j].v.sizes(), at::kFloat);
     }
   }
   const AttentionOutput output = {split_heads(stash.o, context, shape_.heads), stash.lse};
@@ -199,8 +199,8 @@ at::Tensor Block::attention_grad(const at::Tensor& d_o, BlockState& state,
   state.d_keys.resize(context.slice);
   state.d_values.resize(context.slice);
   if (shape_.family == ModelFamily::llama) {
-    dq = rotate(dq, context.positions, kRotaryBase, true);
-    dk = rotate(dk, context.positions, kRotaryBase, true);
+    dq = rotate(dq, context.rotation, true);
+    dk = rotate(dk, context.rotation, true);
   }
   return at::cat({join_heads(dq), join_heads(dk), join_heads(dv)}, 1);
 }

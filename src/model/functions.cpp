@@ -1,5 +1,7 @@
 #include "model/functions.h"
 
+#include "model/rms_norm.h"
+
 namespace sluice {
 namespace {
 
@@ -66,6 +68,8 @@ at::Tensor norm(const Norm& norm, const at::Tensor& x, NormStatistics& statistic
     statistics = {mean, rstd};
     return y;
   }
+  if (x.scalar_type() == at::kFloat && x.is_cpu())
+    return rms_norm(x, norm.weight, norm.epsilon, statistics.rstd);
   const at::Tensor wide = x.to(at::kFloat);
   statistics.rstd = wide.square().mean(-1, true).add_(norm.epsilon).rsqrt_();
   return (wide * statistics.rstd).to(x.scalar_type()).mul_(norm.weight);
@@ -78,6 +82,12 @@ NormGradients norm_backward(const Norm& norm, const at::Tensor& dy, const at::Te
                                                        statistics.rstd, norm_scale(norm.weight),
                                                        norm_scale(norm.bias), {true, true, true});
     return {dx, dw.to(at::kFloat), db.to(at::kFloat)};
+  }
+  if (x.scalar_type() == at::kFloat && x.is_cpu()) {
+    NormGradients out;
+    out.weight = at::zeros_like(norm.weight);
+    out.input = rms_norm_backward(dy, x, norm.weight, statistics.rstd, out.weight);
+    return out;
   }
   const at::Tensor normal = x.to(at::kFloat) * statistics.rstd;  // (T, dim)
   const at::Tensor wide = dy.to(at::kFloat);
@@ -101,20 +111,33 @@ at::Tensor activation(ModelFamily family, const at::Tensor& u) {
 at::Tensor activation_backward(ModelFamily family, const at::Tensor& da, const at::Tensor& u) {
   if (family != ModelFamily::llama) return at::gelu_backward(da, u, gelu_kind(family));
   const auto halves = u.chunk(2, -1);
-  return at::cat({at::silu_backward(da * halves[1], halves[0]), da * at::silu(halves[0])}, -1);
+  at::Tensor out = at::empty(u.sizes(), u.options());
+  const auto parts = out.chunk(2, -1);
+  at::Tensor d_gate = parts[0], d_up = parts[1];
+  at::silu_backward_out(d_gate, da * halves[1], halves[0]);
+  at::silu_out(d_up, halves[0]).mul_(da);
+  return out;
 }
 
-at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions, double theta, bool inverse) {
-  const std::int64_t half = x.size(-1) / 2;
+Rotation rotation(const at::Tensor& positions, std::int64_t head_dim, at::ScalarType dtype) {
+  constexpr double kBase = 10000;
+  const std::int64_t half = head_dim / 2;
   const at::Tensor frequency =
-      at::pow(theta, at::arange(half, at::kFloat).mul_(-1.0 / static_cast<double>(half)));
-  const at::Tensor angle =
-      (positions.to(at::kFloat).unsqueeze(-1) * frequency).unsqueeze(1);  // (B, 1, n, half)
-  const at::Tensor cosine = angle.cos().to(x.scalar_type());
-  const at::Tensor sine =
-      inverse ? angle.sin().neg_().to(x.scalar_type()) : angle.sin().to(x.scalar_type());
+      at::pow(kBase, at::arange(half, at::kFloat).mul_(-1.0 / static_cast<double>(half)));
+  const at::Tensor angle = (positions.to(at::kFloat).unsqueeze(-1) * frequency).unsqueeze(1);
+  return {angle.cos().to(dtype), angle.sin().to(dtype)};
+}
+
+at::Tensor rotate(const at::Tensor& x, const Rotation& rotation, bool inverse) {
+  const std::int64_t half = x.size(-1) / 2;
   const at::Tensor low = x.slice(-1, 0, half), high = x.slice(-1, half);
-  return at::cat({low * cosine - high * sine, high * cosine + low * sine}, -1);
+  at::Tensor out = at::empty(x.sizes(), x.options());
+  at::Tensor out_low = out.slice(-1, 0, half), out_high = out.slice(-1, half);
+  at::mul_out(out_low, low, rotation.cosine);
+  out_low.addcmul_(high, rotation.sine, inverse ? 1 : -1);
+  at::mul_out(out_high, high, rotation.cosine);
+  out_high.addcmul_(low, rotation.sine, inverse ? -1 : 1);
+  return out;
 }
 
 }  // namespace sluice

@@ -70,8 +70,14 @@ void norm_weight_grad(const NormGradients& gradients, Norm& norm);
 at::Tensor activation(ModelFamily family, const at::Tensor& u);
 at::Tensor activation_backward(ModelFamily family, const at::Tensor& da, const at::Tensor& u);
 
-// Rotates x (B, heads, n, head_dim) by position, halves paired as in HF's rotate-half; `inverse`
-// turns back, which is also the gradient. positions (B, n)
-at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions, double theta, bool inverse);
+// Angles of the rotary embedding: (B or 1, 1, n, head_dim / 2).
+struct Rotation {
+  at::Tensor cosine, sine;
+};
+// By positions (B or 1, n).
+Rotation rotation(const at::Tensor& positions, std::int64_t head_dim, at::ScalarType dtype);
+// Rotates x (B, heads, n, head_dim), halves paired as in HF's rotate-half; `inverse` turns back,
+// which is also the gradient.
+at::Tensor rotate(const at::Tensor& x, const Rotation& rotation, bool inverse);
 
 }  // namespace sluice

@@ -7,6 +7,7 @@
 
 #include "cost/stash.h"
 #include "model/attention.h"
+#include "model/functions.h"
 
 namespace sluice {
 
@@ -16,6 +17,7 @@ struct SliceContext {
   SliceBounds bounds;  // {0, T} where the microbatch is not cut
   Documents documents;
   at::Tensor positions;  // (B, n), restarting in every document
+  Rotation rotation;     // by these positions; empty where the model has learned ones
   RecomputeLevel level = RecomputeLevel::none;
 
   std::size_t num_slices() const { return bounds.size() - 1; }

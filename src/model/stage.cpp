@@ -18,12 +18,13 @@ void Stage::begin_step(SliceBounds bounds, double loss_scale) {
         "sequences are cut into {} slices: bert attends in both directions, so an earlier slice "
         "would need a later one; use 1",
         bounds.size() - 1);
+  if (bounds != bounds_) rotations_.assign(bounds.size() - 1, {});
   bounds_ = std::move(bounds);
   loss_scale_ = loss_scale;
   loss_ = 0;
 }
 
-SliceContext Stage::context_of(const Microbatch& data, std::size_t slice) const {
+SliceContext Stage::context_of(const Microbatch& data, std::size_t slice) {
   SliceContext context;
   context.num_sequences = data.tokens.size(0);
   context.slice = slice;
@@ -32,6 +33,18 @@ SliceContext Stage::context_of(const Microbatch& data, std::size_t slice) const 
   context.positions =
       positions_of(context.num_sequences, bounds_[slice], bounds_[slice + 1], data.documents);
   context.level = options_.level;
+  if (options_.shape.family == ModelFamily::llama) {
+    const auto rotation_by = [&](const at::Tensor& positions) {
+      return rotation(positions, options_.shape.head_dim(), options_.dtype);
+    };
+    Rotation& shared = rotations_[slice];
+    if (!data.documents.single())
+      context.rotation = rotation_by(context.positions);
+    else if (shared.cosine.defined())
+      context.rotation = shared;
+    else
+      context.rotation = shared = rotation_by(context.positions.slice(0, 0, 1));
+  }
   return context;
 }
 

@@ -73,7 +73,7 @@ class Stage {
   };
 
   State& open(int microbatch);
-  SliceContext context_of(const Microbatch& data, std::size_t slice) const;
+  SliceContext context_of(const Microbatch& data, std::size_t slice);
   std::int64_t bytes_of(const State& state, std::size_t slice) const;
 
   StageOptions options_;
@@ -81,6 +81,7 @@ class Stage {
   std::vector<std::unique_ptr<Layer>> layers_;
   std::optional<Head> head_;
   SliceBounds bounds_;
+  std::vector<Rotation> rotations_;  // per slice, of sequences of one document; made when needed
   double loss_scale_ = 1;
   double loss_ = 0;
   std::int64_t stash_bytes_ = 0;
