@@ -18,5 +18,6 @@ void add_data(CLI::App& app, ExitCode& exit_code);
 void add_engine_commands(CLI::App& app, ExitCode& exit_code);
 void add_train(CLI::App& app, ExitCode& exit_code);
 void add_inspect(CLI::App& app);
+void add_profile(CLI::App& app, ExitCode& exit_code);
 
 }  // namespace sluice::cli

@@ -9,9 +9,10 @@ namespace sluice::cli {
 namespace {
 
 // The script ./sluice has the same names.
-constexpr std::array<std::pair<const char*, const char*>, 2> kCommands = {
+constexpr std::array<std::pair<const char*, const char*>, 3> kCommands = {
     {{"train", "train a model through a schedule (./sluice train CONFIG)"},
-     {"inspect", "what a checkpoint holds (./sluice inspect CHECKPOINT)"}}};
+     {"inspect", "what a checkpoint holds (./sluice inspect CHECKPOINT)"},
+     {"profile", "measure what the ops of a training run cost (./sluice profile CONFIG)"}}};
 
 }  // namespace
 

@@ -6,6 +6,7 @@ namespace sluice::cli {
 void add_engine_commands(CLI::App& app, ExitCode& exit_code) {
   add_train(app, exit_code);
   add_inspect(app);
+  add_profile(app, exit_code);
 }
 
 }  // namespace sluice::cli

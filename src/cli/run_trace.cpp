@@ -1,5 +1,7 @@
 #include "cli/run_trace.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "cli/output.h"
@@ -7,24 +9,35 @@
 
 namespace sluice::cli {
 
-void write_trace(const std::string& path, const Schedule& schedule,
-                 std::vector<DeviceTimeline> devices) {
-  Timeline timeline;
-  timeline.name = schedule.name + " (measured)";
-  timeline.seconds = timeline.bytes = true;
-  timeline.num_stages = schedule.num_stages();
-  timeline.num_stages_per_device = schedule.placement.stages_per_device();
-  timeline.num_slices = schedule.num_slices;
-  timeline.num_pipes = schedule.num_pipes();
-  for (const DeviceTimeline& device : devices)
+std::string StepComparison::line() const {
+  return fmt::format("last step {:.4g} s, predicted {:.4g} s ({:.3f})", measured.makespan,
+                     predicted.makespan, measured.makespan / predicted.makespan);
+}
+
+StepComparison compare_step(const Schedule& schedule, std::vector<DeviceTimeline> measured,
+                            const Costs& costs) {
+  StepComparison step;
+  step.predicted = simulate(schedule, costs, {.timeline = true}).timeline;
+  for (const DeviceTimeline& device : measured)
     if (!device.spans.empty())
-      timeline.makespan = std::max(timeline.makespan, device.spans.back().end);
-  timeline.devices = std::move(devices);
+      step.measured.makespan = std::max(step.measured.makespan, device.spans.back().end);
+  step.measured.devices = std::move(measured);
+  return step;
+}
+
+void write_trace(const std::string& path, const StepComparison& step) {
+  Timeline both = step.predicted;
+  both.devices.clear();
+  both.messages.clear();
+  both.name += ": measured and predicted";
+  both.caption = step.line() + ", from the op times of the run and messages that take no time";
+  add_run(both, "measured", step.measured);
+  add_run(both, "predicted", step.predicted);
   OutputFlags output;
   output.out = path;
-  output.write(path.ends_with(".svg")    ? render_svg(timeline)
-               : path.ends_with(".html") ? render_html(timeline)
-                                         : render_chrome(timeline));
+  output.write(path.ends_with(".svg")    ? render_svg(both)
+               : path.ends_with(".html") ? render_html(both)
+                                         : render_chrome(both));
 }
 
 }  // namespace sluice::cli

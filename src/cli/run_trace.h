@@ -1,16 +1,28 @@
-// A measured step as a picture or a trace.
+// A measured step beside what the simulator makes of the same schedule.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "schedule/schedule.h"
-#include "trace/timeline.h"
+#include "sim/simulate.h"
 
 namespace sluice::cli {
 
-// The ending of `path` decides: .svg, .html, else Chrome's JSON.
-void write_trace(const std::string& path, const Schedule& schedule,
-                 std::vector<DeviceTimeline> devices);
+struct StepComparison {
+  Timeline measured;   // times from the start of the step, on every rank
+  Timeline predicted;  // from the op times of the run, with messages that take no time
+
+  // "last step 0.512 s, predicted 0.498 s (1.028)"
+  std::string line() const;
+};
+
+// `costs` has the seconds that the run measured and the bytes that its ops keep.
+StepComparison compare_step(const Schedule& schedule, std::vector<DeviceTimeline> measured,
+                            const Costs& costs);
+
+// Both in one picture or trace, measured above predicted. The ending of `path` decides: .svg,
+// .html, else Chrome's JSON.
+void write_trace(const std::string& path, const StepComparison& step);
 
 }  // namespace sluice::cli

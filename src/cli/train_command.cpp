@@ -60,6 +60,17 @@ double flops_per_token(const ModelShape& s, std::int64_t length) {
   return 6 * weights + 12 * static_cast<double>(s.layers * s.dim * length);
 }
 
+// The last step beside its prediction, of all ranks.
+void report_step(const Flags& flags, const Schedule& schedule, RunEnd end) {
+  if (!end.costs) {
+    if (flags.trace.empty()) return;
+    throw user_error("--trace is {}: no step was left to take; raise training.steps", flags.trace);
+  }
+  const StepComparison step = compare_step(schedule, std::move(end.devices), *end.costs);
+  if (!flags.trace.empty()) write_trace(flags.trace, step);
+  fmt::print(stderr, "sluice: {}\n", step.line());
+}
+
 ExitCode run(const Flags& flags) {
   const LoadedConfig loaded = load_config(flags.file, flags.command->remaining());
   if (flags.print_config) {
@@ -131,8 +142,7 @@ ExitCode run(const Flags& flags) {
                      schedule.name, world.size(), mine.threads_per_rank, training.num_samples());
         RunEnd end = run_training(mine, world);
         if (end.stopped) stopped = true;
-        if (world.rank() == 0 && !flags.trace.empty())
-          write_trace(flags.trace, schedule, std::move(end.devices));
+        if (world.rank() == 0) report_step(flags, schedule, std::move(end));
       });
   return code == ExitCode::ok && stopped ? ExitCode::terminated : code;
 }
@@ -150,7 +160,7 @@ void add_train(CLI::App& app, ExitCode& exit_code) {
   command->add_flag("--dry-run", flags->dry_run, "check everything, print memory; train nothing");
   command
       ->add_option("--trace", flags->trace,
-                   "the last step as measured: .json for Perfetto, .svg or .html")
+                   "the last step, measured and predicted: .json for Perfetto, .svg or .html")
       ->type_name("FILE");
   command->allow_extras();
   command->footer("Any key can be set: --section.key=value");

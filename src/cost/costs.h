@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -75,6 +76,8 @@ Costs unit_costs(const Schedule& schedule, const OpTimes& times, double comm, do
 
 // A costs file (docs/costs-format.md) for this schedule. Throws UserError naming the entry.
 Costs costs_from_json(std::string_view json, const Schedule& schedule);
+// The same as a file. REQUIRES: measured.
+std::string costs_to_json(const Costs& costs);
 
 // What generators that search need to know of a costs file. The file need not have the schedule's
 // number of slices.

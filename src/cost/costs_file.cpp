@@ -60,7 +60,7 @@ std::vector<double> per_slice(const Json& value, const std::string& where) {
 
 struct StageEntry {
   bool split = true;  // I and W are known apart
-  std::vector<double> f, i, w, b, after_f, after_i, kv, sent_forward, sent_backward;
+  std::vector<double> f, i, w, b, after_f, after_i, kv, kv_gradient, sent_forward, sent_backward;
 };
 
 // A list per slice, or one number for the whole microbatch, of which slices take equal shares
@@ -75,9 +75,9 @@ std::vector<double> shared(const Json& stage, const char* key, const std::string
 }
 
 StageEntry parse_stage(const Json& stage, const std::string& where) {
-  check_keys(
-      stage, where,
-      {"F", "I", "W", "B", "after_F", "after_I", "sent_forward", "sent_backward", "kv_bytes"});
+  check_keys(stage, where,
+             {"F", "I", "W", "B", "after_F", "after_I", "sent_forward", "sent_backward", "kv_bytes",
+              "kv_gradient_bytes"});
   StageEntry entry;
   const auto required = [&](const char* key) {
     if (!stage.contains(key)) throw user_error("costs: {} has no '{}'", where, key);
@@ -104,10 +104,11 @@ StageEntry parse_stage(const Json& stage, const std::string& where) {
   entry.after_i =
       stage.contains("after_I") ? shared(stage, "after_I", where, slices) : entry.after_f;
   entry.kv = shared(stage, "kv_bytes", where, slices);
+  entry.kv_gradient = shared(stage, "kv_gradient_bytes", where, slices);
   entry.sent_forward = shared(stage, "sent_forward", where, slices);
   entry.sent_backward = shared(stage, "sent_backward", where, slices);
   for (const auto* list : {&entry.i, &entry.w, &entry.b, &entry.after_f, &entry.after_i, &entry.kv,
-                           &entry.sent_forward, &entry.sent_backward})
+                           &entry.kv_gradient, &entry.sent_forward, &entry.sent_backward})
     if (list->size() != slices)
       throw user_error("costs: {} has lists of {} and {} slices: all need one number per slice",
                        where, slices, list->size());
@@ -176,7 +177,8 @@ Costs costs_from_json(std::string_view text, const Schedule& schedule) {
                        e.f.size(), schedule.name, schedule.num_slices);
     for (std::size_t c = 0; c < e.f.size(); ++c)
       table.push_back({e.f[c], e.i[c], e.w[c], e.b[c], e.after_f[c], e.after_i[c],
-                       schedule.num_slices > 1 ? e.kv[c] : 0, 0, e.sent_forward[c],
+                       schedule.num_slices > 1 ? e.kv[c] : 0,
+                       schedule.num_slices > 1 ? e.kv_gradient[c] : 0, e.sent_forward[c],
                        e.sent_backward[c]});
   }
   Costs costs(schedule.num_stages(), schedule.num_slices, std::move(table));
@@ -210,6 +212,45 @@ Costs costs_from_json(std::string_view text, const Schedule& schedule) {
       throw user_error("costs: overlap is {}: needs a share from 0 to 1", number(costs.overlap));
   }
   return costs;
+}
+
+std::string costs_to_json(const Costs& costs) {
+  constexpr std::pair<const char*, double OpCosts::*> kLists[] = {
+      {"F", &OpCosts::f},
+      {"I", &OpCosts::i},
+      {"W", &OpCosts::w},
+      {"B", &OpCosts::b},
+      {"after_F", &OpCosts::after_f},
+      {"after_I", &OpCosts::after_i},
+      {"kv_bytes", &OpCosts::kv},
+      {"kv_gradient_bytes", &OpCosts::kv_gradient},
+      {"sent_forward", &OpCosts::sent_forward},
+      {"sent_backward", &OpCosts::sent_backward}};
+  std::vector<std::string> stages, links;
+  for (int stage = 0; stage < costs.num_stages(); ++stage) {
+    std::vector<std::string> lists;
+    for (const auto& [key, field] : kLists) {
+      std::vector<std::string> values;
+      for (int slice = 0; slice < costs.num_slices(); ++slice)
+        values.push_back(number(costs.at(stage, slice).*field));
+      lists.push_back(fmt::format("\"{}\": [{}]", key, join(values, ", ")));
+    }
+    stages.push_back(fmt::format("    {{\n      {}\n    }}", join(lists, ",\n      ")));
+  }
+  const auto fields = [](const Link& link) {
+    std::string out = fmt::format("\"latency_s\": {}", number(link.latency));
+    if (link.bytes_per_time > 0)
+      out += fmt::format(", \"bytes_per_s\": {}", number(link.bytes_per_time));
+    return out;
+  };
+  for (const auto& [pair, link] : costs.links)
+    links.push_back(
+        fmt::format("    {{\"from\": {}, \"to\": {}, {}}}", pair.first, pair.second, fields(link)));
+  return fmt::format(
+      "{{\n  \"schema\": 1,\n  \"stages\": [\n{}\n  ],\n  \"links\": [{}{}{}],\n"
+      "  \"default_link\": {{{}}},\n  \"overlap\": {}\n}}\n",
+      join(stages, ",\n"), links.empty() ? "" : "\n", join(links, ",\n"),
+      links.empty() ? "" : "\n  ", fields(costs.default_link), number(costs.overlap));
 }
 
 SearchTimes search_times_from_json(std::string_view text) {

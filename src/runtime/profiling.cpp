@@ -132,6 +132,7 @@ class Player {
 
   // Adds to `timings` until that is enough.
   void play(const Schedule& form, OpTimings& timings) {
+    ++passes_;
     std::map<int, Stage*> local;
     for (const auto& [number, stage] : stages_)
       local[number] = stage.get();
@@ -164,7 +165,8 @@ class Player {
   void report(int rounds) {
     if (world_.rank() != 0 || !profile_.on_progress || seconds_since(reported_) < 2) return;
     reported_ = Clock::now();
-    profile_.on_progress(fmt::format("profiling: {} of {} rounds", rounds, profile_.rounds));
+    profile_.on_progress(
+        fmt::format("profiling, pass {} of 2: {} of {} rounds", passes_, rounds, profile_.rounds));
   }
 
   const TrainerOptions& options_;
@@ -175,6 +177,7 @@ class Player {
   Alone alone_;
   Microbatch batch_;
   Clock::time_point reported_ = Clock::now();
+  int passes_ = 0;
 };
 
 // Half the time of a message there and back, the median of some. Both ranks of the pair call it.

@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <optional>
 
+#include "runtime/byte_costs.h"
 #include "runtime/checkpointing.h"
+#include "runtime/op_timings.h"
 
 namespace sluice {
 namespace {
@@ -92,7 +93,9 @@ RunEnd run_training(const TrainingRun& run, Communicator& world) {
   const std::int64_t tokens =
       std::int64_t{config.training.global_batch_size} * config.training.sequence_length;
   DeviceTimeline last;
-  for (std::int64_t number = end.last_step + 1; number <= config.training.steps; ++number) {
+  OpTimings timings;
+  const std::int64_t first = end.last_step + 1;
+  for (std::int64_t number = first; number <= config.training.steps; ++number) {
     const auto started = Clock::now();
     const StepResult result = trainer.step(number);
     const double seconds = std::chrono::duration<double>(Clock::now() - started).count();
@@ -100,6 +103,9 @@ RunEnd run_training(const TrainingRun& run, Communicator& world) {
         gather_figures(result, run.stop && run.stop->load(), world);
     end.last_step = number;
     last = result.executed.timeline;
+    // The first step warms up: it counts only where it is the only one.
+    if (number == first + 1) timings = {};
+    timings.add(last);
 
     StepMetrics metrics;
     metrics.step = number;
@@ -134,6 +140,10 @@ RunEnd run_training(const TrainingRun& run, Communicator& world) {
     }
   }
   end.devices = gather_timelines(last, world);
+  if (end.last_step >= first) {
+    end.costs = byte_costs(run.options, run.lowered);
+    timings.gather_into(*end.costs, world);
+  }
   return end;
 }
 

@@ -5,10 +5,12 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/communicator.h"
+#include "cost/costs.h"
 #include "data/dataset.h"
 #include "runtime/config/config.h"
 #include "runtime/files/metrics_log.h"
@@ -33,6 +35,9 @@ struct RunEnd {
   std::int64_t last_step = 0;
   bool stopped = false;                 // before the last step, by `stop`
   std::vector<DeviceTimeline> devices;  // of the last step; all of them on rank 0, else none
+  // What the ops took in this run, and the bytes they keep; messages are free. None where no step
+  // was taken.
+  std::optional<Costs> costs;
 };
 
 RunEnd run_training(const TrainingRun& run, Communicator& world);

@@ -98,21 +98,32 @@ class Writer {
                                     : fmt::format("1 unit = {} us", number(kMicrosecondsPerUnit))));
   }
 
-  void device(std::size_t pid, const DeviceTracks& tracks) {
-    name("process_name", pid, 0, fmt::format("device {}", pid));
-    event(
-        "{{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":{0},\"args\":{{\"sort_index\":{0}}}"
-        "}}",
-        pid);
-    const std::size_t send = 1 + tracks.num_compute;
+  // Devices in order. Each is a process of its own, or all of a group are one.
+  void device(std::size_t index, const DeviceTracks& tracks) {
+    const DeviceTimeline& device = timeline_.devices[index];
+    const bool grouped = !device.group.empty();
+    if (!grouped || index == 0 || timeline_.devices[index - 1].group != device.group) {
+      const std::size_t pid = processes_++;
+      next_track_ = 1;
+      name("process_name", pid, 0, grouped ? device.group : timeline_.device_name(index));
+      event(
+          "{{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":{0},\"args\":{{\"sort_index\":"
+          "{0}}}}}",
+          pid);
+    }
+    const std::size_t pid = processes_ - 1;
+    const std::size_t compute = next_track_;
+    const std::size_t send = compute + tracks.num_compute;
     const std::size_t receive = send + tracks.num_send;
-    name_tracks(pid, 1, tracks.num_compute, "compute");
-    name_tracks(pid, send, tracks.num_send, "send");
-    name_tracks(pid, receive, tracks.num_receive, "receive");
+    next_track_ = receive + tracks.num_receive;
+    const std::string of =
+        grouped ? fmt::format("device {} ", timeline_.number_in_group(index)) : "";
+    name_tracks(pid, compute, tracks.num_compute, of + "compute");
+    name_tracks(pid, send, tracks.num_send, of + "send");
+    name_tracks(pid, receive, tracks.num_receive, of + "receive");
 
-    const DeviceTimeline& device = timeline_.devices[pid];
     for (std::size_t i = 0; i < device.spans.size(); ++i)
-      slice("compute", pid, 1 + tracks.compute[i], device.spans[i]);
+      slice("compute", pid, compute + tracks.compute[i], device.spans[i]);
     for (const MessageEnd& end : tracks.sends) {
       const Message& m = *end.message;
       slice("send", pid, send + end.track, {m.op, m.start, m.end});
@@ -125,8 +136,8 @@ class Writer {
       flow("\"ph\":\"f\",\"bp\":\"e\"", end.id, pid, receive + end.track, (m.start + m.end) / 2);
     }
     for (const MemoryPoint& point : device.memory)
-      event("{{\"ph\":\"C\",\"name\":\"memory\",\"pid\":{},\"ts\":{},\"args\":{{\"{}\":{}}}}}", pid,
-            time(point.time), memory_name_, number(point.value));
+      event("{{\"ph\":\"C\",\"name\":{},\"pid\":{},\"ts\":{},\"args\":{{\"{}\":{}}}}}",
+            json_quote(of + "memory"), pid, time(point.time), memory_name_, number(point.value));
   }
 
   std::string finish() { return std::move(out_) + "\n]}\n"; }
@@ -182,6 +193,8 @@ class Writer {
   std::string_view memory_name_;
   std::string out_;
   bool first_ = true;
+  std::size_t processes_ = 0;
+  std::size_t next_track_ = 1;  // of the latest process
 };
 
 }  // namespace

@@ -91,8 +91,9 @@ double last_time_shown(const Timeline& timeline) {
 }
 
 // The spans that start before `until`, and the memory up to then.
-std::string device_json(const Timeline& timeline, const DeviceTimeline& device,
+std::string device_json(const Timeline& timeline, std::size_t index,
                         const std::vector<OpKind>& kinds, double until) {
+  const DeviceTimeline& device = timeline.devices[index];
   const std::span<const Span> spans(device.spans.data(), num_starting_before(device, until));
   const auto memory_end =
       std::partition_point(device.memory.begin(), device.memory.end(),
@@ -106,7 +107,8 @@ std::string device_json(const Timeline& timeline, const DeviceTimeline& device,
     if (i > 0 && spans[i].op.joined) joined.push_back(i);
   }
 
-  std::string out = fmt::format("{{\"peak\":{},\"bubble\":{},\"kinds\":\"{}\"", number(device.peak),
+  std::string out = fmt::format("{{\"name\":{},\"peak\":{},\"bubble\":{},\"kinds\":\"{}\"",
+                                quote(timeline.device_name(index)), number(device.peak),
                                 number(idle_share(device)), letters);
   array(out, "times", spans, [](const Span& s) { return number(s.start) + ',' + number(s.end); });
   array(out, "stages", spans, [](const Span& s) { return whole(s.op.stage); });
@@ -153,7 +155,7 @@ std::string data_json(const Timeline& timeline) {
       num_chunks(timeline), kinds_json(timeline, kinds));
   for (std::size_t d = 0; d < timeline.devices.size(); ++d) {
     if (d > 0) out += ",\n";
-    out += device_json(timeline, timeline.devices[d], kinds, until);
+    out += device_json(timeline, d, kinds, until);
   }
   out += ']';
   array(out, "messages", messages ? timeline.messages : std::vector<Message>{},

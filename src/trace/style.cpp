@@ -132,6 +132,18 @@ double shortest_span(const Timeline& timeline) {
   return shortest > 0 ? shortest : 1;
 }
 
+double median_span(const Timeline& timeline) {
+  std::vector<double> durations;
+  for (const DeviceTimeline& device : timeline.devices)
+    for (const Span& span : device.spans)
+      if (span.end - span.start > timeline.makespan * 1e-9)
+        durations.push_back(span.end - span.start);
+  if (durations.empty()) return 1;
+  const auto middle = durations.begin() + static_cast<std::ptrdiff_t>(durations.size() / 2);
+  std::nth_element(durations.begin(), middle, durations.end());
+  return *middle;
+}
+
 std::size_t num_spans(const Timeline& timeline) {
   std::size_t count = 0;
   for (const DeviceTimeline& device : timeline.devices)

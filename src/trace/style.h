@@ -46,8 +46,9 @@ std::string shade_words(const Timeline& timeline, int shade);
 // The kinds that occur among the spans, in the order of the enum.
 std::vector<OpKind> kinds_in(const Timeline& timeline);
 
-// The shortest span that takes time at all; 1 where there is none.
+// The shortest span that takes time at all, and the median of them; 1 where there is none.
 double shortest_span(const Timeline& timeline);
+double median_span(const Timeline& timeline);
 std::size_t num_spans(const Timeline& timeline);
 int max_microbatch(const Timeline& timeline);
 double max_peak(const Timeline& timeline);

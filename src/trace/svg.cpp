@@ -19,6 +19,7 @@ constexpr std::size_t kMaxLabelled = 20'000;  // beyond: no labels and no hover 
 constexpr double kMinPlot = 560;
 constexpr double kMaxPlot = 1800;
 constexpr double kMargin = 24;
+constexpr double kGroupGap = 16;
 constexpr double kDigit = 0.58;  // width of a digit, in font sizes
 
 // Two decimals of a pixel are enough for any screen or page.
@@ -33,20 +34,24 @@ struct Layout {
   double pitch = 0;   // from one device to the next
   double label = 0;   // font size of the numbers in the boxes; 0: none
   int every = 1;      // every n-th device has its name and figures written
+  double digits = 0;  // characters of the longest number in a box
   std::size_t rows = 0;
+  std::vector<double> tops;  // of the rows, and where the last ends
   double makespan = 1;
 
   double x(double time) const { return left + time / makespan * plot; }
-  double y(std::size_t row) const { return top + static_cast<double>(row) * pitch; }
-  double bottom() const { return y(rows); }
+  double y(std::size_t row) const { return tops[row]; }
+  double bottom() const { return tops[rows]; }
 };
 
 Layout choose_layout(const Timeline& timeline) {
   Layout l;
   l.rows = std::min(timeline.devices.size(), kMaxRows);
   l.makespan = timeline.makespan > 0 ? timeline.makespan : 1;
-  const double shortest = shortest_span(timeline);
-  double digits = static_cast<double>(fmt::formatted_size("{}", max_microbatch(timeline)));
+  // Few ops of a measured run are much shorter than the rest: those go without a number.
+  const double shortest = std::max(shortest_span(timeline), median_span(timeline) / 2);
+  double& digits = l.digits;
+  digits = static_cast<double>(fmt::formatted_size("{}", max_microbatch(timeline)));
   if (timeline.num_slices > 1)
     digits += 0.7 * (1 + static_cast<double>(fmt::formatted_size("{}", timeline.num_slices - 1)));
   l.plot = std::clamp((digits * 11 * kDigit + 9) / shortest * l.makespan, kMinPlot, kMaxPlot);
@@ -61,7 +66,18 @@ Layout choose_layout(const Timeline& timeline) {
     l.every *= 2;
   if (l.label > l.bar - 3) l.label = 0;
   l.left = kMargin + 24 + 7 * static_cast<double>(fmt::formatted_size("{}", l.rows)) + 26;
+  double longest_name = 0;
+  for (std::size_t row = 0; row < l.rows; ++row)
+    if (!timeline.devices[row].group.empty())
+      longest_name = std::max(longest_name, static_cast<double>(timeline.device_name(row).size()));
+  l.left = std::max(l.left, kMargin + 6.5 * longest_name + 8);
   l.top = kMargin + 92;
+  double groups = 0;
+  for (std::size_t row = 0; row <= l.rows; ++row) {
+    if (row > 0 && row < l.rows && timeline.devices[row].group != timeline.devices[row - 1].group)
+      groups += kGroupGap;
+    l.tops.push_back(l.top + static_cast<double>(row) * l.pitch + groups);
+  }
   return l;
 }
 
@@ -142,6 +158,7 @@ void draw_labels(std::string& out, const Timeline& timeline, const Layout& l, st
     if (op.microbatch < 0) continue;
     const Box& b = boxes[i];
     const double size = std::min(l.label, b.y1 - b.y0 - 1);
+    if (l.digits * kDigit * size > b.x1 - b.x0) continue;
     const Rgb ink = readable_on(kind_colour(op.kind, shade_of(timeline, op), shades));
     const std::string slice =
         timeline.num_slices > 1
@@ -298,9 +315,10 @@ void draw_figures(std::string& out, const Timeline& timeline, const Layout& l) {
   fmt::format_to(std::back_inserter(out), "<g font-size=\"11\" fill=\"{}\">\n", hex(kFaintInk));
   for (std::size_t row = 0; row < l.rows; row += static_cast<std::size_t>(l.every)) {
     const DeviceTimeline& device = timeline.devices[row];
-    text(out, l.left - 8, l.y(row) + middle,
-         fmt::format("text-anchor=\"end\" fill=\"{}\"", hex(kInk)),
-         l.rows <= 64 ? fmt::format("device {}", row) : fmt::format("{}", row));
+    text(
+        out, l.left - 8, l.y(row) + middle,
+        fmt::format("text-anchor=\"end\" fill=\"{}\"", hex(kInk)),
+        l.rows <= 64 || !device.group.empty() ? timeline.device_name(row) : fmt::format("{}", row));
     const std::string idle = fmt::format("{} idle", percent(idle_share(device)));
     const std::string peak = fmt::format("peak {}", with_unit(device.peak, memory_unit(timeline)));
     if (l.memory >= 12) {

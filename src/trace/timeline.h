@@ -33,6 +33,7 @@ struct MemoryPoint {
 };
 
 struct DeviceTimeline {
+  std::string group;                // the run it is of, where a timeline holds several; else ""
   std::vector<Span> spans;          // compute, in order; never overlapping unless joined
   std::vector<MemoryPoint> memory;  // a step curve, times ascending
   double peak = 0;                  // largest value of the curve
@@ -53,6 +54,13 @@ struct Timeline {
   std::vector<Message> messages;
 
   std::string text(const Op& op) const { return op_text(op, num_slices > 1, num_pipes > 1); }
+  std::size_t number_in_group(std::size_t device) const;
+  // "device 3", or "measured 3": the number within its group.
+  std::string device_name(std::size_t device) const;
 };
+
+// Adds the devices of another run of the same schedule, as a group of their own, with one time
+// origin: "measured" beside "predicted". The name, caption and sizes stay.
+void add_run(Timeline& timeline, const std::string& group, Timeline run);
 
 }  // namespace sluice

@@ -284,14 +284,70 @@ TEST_F(Train, DryRunAndPrintConfigTrainNothing) {
   EXPECT_FALSE(std::filesystem::exists(folder_.path() + "/checkpoints"));
 }
 
-TEST_F(Train, TheTraceShowsTheMeasuredStep) {
-  ASSERT_EQ(train("--training.steps=2 --trace trace.json").code, 0);
+TEST_F(Train, TheTraceShowsTheMeasuredStepBesideThePredicted) {
+  const Ran ran = train("--training.steps=2 --trace trace.json");
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_NE(ran.err.find("sluice: last step "), std::string::npos) << ran.err;
+  EXPECT_NE(ran.err.find(" s, predicted "), std::string::npos) << ran.err;
   const Json trace = Json::parse(test::read_text(folder_.path() + "/trace.json"));
+  std::map<int, std::string> processes;
+  std::map<int, int> spans;
+  std::map<int, double> peaks;
+  for (const Json& event : trace["traceEvents"]) {
+    if (event["name"] == "process_name") processes[event["pid"]] = event["args"]["name"];
+    if (event["ph"] == "X" && event["cat"] == "compute") ++spans[event["pid"]];
+    if (event["ph"] == "C")
+      peaks[event["pid"]] = std::max(peaks[event["pid"]], event["args"]["bytes"].get<double>());
+  }
+  EXPECT_EQ(processes, (std::map<int, std::string>{{0, "measured"}, {1, "predicted"}}));
   // Two ranks, two stages each, four microbatches, F I W.
-  int spans = 0;
-  for (const Json& event : trace["traceEvents"])
-    spans += event["ph"] == "X";
-  EXPECT_EQ(spans, 2 * 2 * 4 * 3);
+  EXPECT_EQ(spans, (std::map<int, int>{{0, 2 * 2 * 4 * 3}, {1, 2 * 2 * 4 * 3}}));
+  EXPECT_GT(peaks[0], 0);
+  EXPECT_EQ(peaks[0], peaks[1]);
+  for (const char* picture : {"trace.svg", "trace.html"}) {
+    clear();
+    ASSERT_EQ(train(fmt::format("--training.steps=1 --trace {}", picture)).code, 0);
+    const std::string text = test::read_text(folder_.path() + "/" + picture);
+    EXPECT_NE(text.find("measured 1"), std::string::npos);
+    EXPECT_NE(text.find("predicted 1"), std::string::npos);
+  }
+  // Nothing is left to do, so there is nothing to show.
+  const Ran again = train("--training.steps=1 --trace again.svg");
+  EXPECT_EQ(again.code, 2) << again.err;
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() + "/again.svg"));
+}
+
+TEST_F(Train, AProfileIsACostsFileForTheSameSchedule) {
+  // It needs no data.
+  const auto profile = [&](const std::string& flags) {
+    return run_shell(fmt::format("taskset -c 0 '{}' profile run.toml --data.path=nowhere {}",
+                                 SLUICE_ENGINE_BINARY, flags),
+                     folder_.path());
+  };
+  for (const auto& [flags, schedule] :
+       {std::pair{"", "v-half --devices 2 --microbatches 4"},
+        std::pair{"--parallelism.pipeline_parallel_schedule=seq1f1b --parallelism.slices=2",
+                  "seq1f1b --devices 2 --microbatches 4 --slices 2"}}) {
+    SCOPED_TRACE(schedule);
+    const Ran ran = profile(fmt::format("{} --out costs.json", flags));
+    ASSERT_EQ(ran.code, 0) << ran.err;
+    EXPECT_NE(ran.out.find("a step of "), std::string::npos) << ran.out;
+    const Ran priced = test::run_sluice(
+        fmt::format("schedule {} --costs costs.json --format json", schedule), folder_.path());
+    ASSERT_EQ(priced.code, 0) << priced.err;
+    // Memory to the byte, as training will find it.
+    const Ran trained = train(fmt::format("{} --training.steps=1", flags));
+    ASSERT_EQ(trained.code, 0) << trained.err;
+    const std::string text = test::read_text(folder_.path() + "/metrics/metrics.jsonl");
+    const Json row = Json::parse(text.substr(0, text.find('\n')));
+    const Json result = Json::parse(priced.out);
+    EXPECT_GT(result["makespan"].get<double>(), 0);
+    EXPECT_EQ(result["peak_bytes"], row["peak_stash_bytes"]);
+    clear();
+  }
+  const Ran unknown = profile("--model.layrs=4");
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_NE(unknown.err.find("model.layers"), std::string::npos) << unknown.err;
 }
 
 TEST(Examples, ALayerOfOnesOwnLearns) {

@@ -44,6 +44,27 @@ TEST(CostsFile, ANumberForAWholeMicrobatchIsSharedByTheSlices) {
   EXPECT_EQ(costs.at(0, 1).kv, 2);
 }
 
+TEST(CostsFile, WhatIsWrittenReadsBackTheSame) {
+  Costs costs(1, 2);
+  costs.at(0, 0) = {0.1, 0.2, 0.3, 0.4, 4e9, 5, 6, 7, 8, 9};
+  costs.at(0, 1) = {1e-9, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+  costs.links[{0, 0}] = {1e-6, 2.5e10};
+  costs.default_link = {3e-6, 0};
+  costs.overlap = 0.25;
+  const std::string text = costs_to_json(costs);
+  const Costs read = costs_from_json(text, two_slices());
+  EXPECT_EQ(costs_to_json(read), text);
+  for (int slice = 0; slice < 2; ++slice) {
+    const OpCosts &a = costs.at(0, slice), &b = read.at(0, slice);
+    EXPECT_EQ(std::tie(a.f, a.i, a.w, a.b, a.after_f, a.after_i, a.kv, a.kv_gradient),
+              std::tie(b.f, b.i, b.w, b.b, b.after_f, b.after_i, b.kv, b.kv_gradient));
+    EXPECT_EQ(std::tie(a.sent_forward, a.sent_backward), std::tie(b.sent_forward, b.sent_backward));
+  }
+  EXPECT_EQ(read.link(0, 0).bytes_per_time, 2.5e10);
+  EXPECT_EQ(read.default_link.latency, 3e-6);
+  EXPECT_EQ(read.overlap, 0.25);
+}
+
 TEST(CostsFile, StageTimesAddUpTheSlices) {
   const SearchTimes times = search_times_from_json(
       R"({"schema":1,"stages":[{"F":[1,2],"I":[3,4],"W":[5,6],"sent_forward":20}],

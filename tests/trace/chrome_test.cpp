@@ -92,6 +92,30 @@ TEST(Chrome, EveryMessageIsAnArrowFromItsSendToItsReceive) {
   }
 }
 
+TEST(Chrome, EveryRunIsAProcessOfItsOwn) {
+  Timeline both = testing::tiny_sample();
+  both.devices.clear();
+  both.messages.clear();
+  add_run(both, "measured", testing::tiny_sample());
+  add_run(both, "predicted", testing::tiny_sample());
+  std::vector<std::string> processes;
+  for (const auto& event : events_of(both, "M"))
+    if (event["name"] == "process_name") processes.push_back(event["args"]["name"]);
+  EXPECT_EQ(processes, (std::vector<std::string>{"measured", "predicted"}));
+  expect_no_overlap(both);
+  const auto names = track_names(both);
+  std::set<std::string> predicted;
+  for (const auto& [track, name] : names)
+    if (track.first == 1) predicted.insert(name);
+  EXPECT_TRUE(predicted.count("device 0 compute") && predicted.count("device 1 compute"));
+  std::map<int, int> counters;
+  for (const auto& event : events_of(both, "C"))
+    ++counters[event["pid"]];
+  EXPECT_EQ(counters[0], counters[1]);
+  for (const auto& event : events_of(both, "s"))
+    EXPECT_EQ(names.at({event["pid"], event["tid"]}).find("send"), 9u);
+}
+
 TEST(Chrome, TimesAreMicroseconds) {
   Timeline timeline = testing::tiny_sample();
   EXPECT_EQ(events_of(timeline, "X")[0]["dur"], 1000);

@@ -49,6 +49,40 @@ TEST(Svg, EverySampleIsWellFormed) {
     expect_well_formed(render_svg(timeline));
 }
 
+TEST(Svg, RunsStandUnderEachOtherOnOneTimeAxis) {
+  Timeline both = testing::tiny_sample();
+  const double alone = both.makespan;
+  both.devices.clear();
+  both.messages.clear();
+  add_run(both, "measured", testing::tiny_sample());
+  Timeline longer = testing::tiny_sample();
+  longer.makespan = 2 * alone;
+  add_run(both, "predicted", longer);
+  EXPECT_EQ(both.makespan, 2 * alone);
+  const std::string svg = render_svg(both);
+  expect_well_formed(svg);
+  EXPECT_LT(svg.find("measured 1"), svg.find("predicted 0"));
+  EXPECT_NE(svg.find("predicted 1"), std::string::npos);
+  EXPECT_EQ(svg.find("device 0"), std::string::npos);
+}
+
+// One op that takes next to no time must not cost the others their numbers.
+TEST(Svg, AShortOpGoesWithoutANumber) {
+  Timeline timeline = testing::v_half_sample();
+  const std::string before = render_svg(timeline);
+  Span& span = timeline.devices[0].spans[0];
+  span.start = span.end - 1e-4;
+  const std::string after = render_svg(timeline);
+  const auto labels = [](const std::string& svg) {
+    std::size_t n = 0;
+    for (std::size_t at = svg.find("<title>"); at != std::string::npos;
+         at = svg.find("<title>", at + 1))
+      ++n;
+    return n;
+  };
+  EXPECT_EQ(labels(after) + 1, labels(before));
+}
+
 TEST(Svg, NamesAreEscaped) {
   Timeline timeline = testing::tiny_sample();
   timeline.name = "<script>\"a\" & 'b'\x01</script>";

@@ -4,7 +4,7 @@
 //   kinds     [{name, words, colours: one per shade}]
 //   devices   [{times: [start, end, ...], kinds: one base-36 digit per span, index into kinds,
 //               stages, microbatches, slices (absent if one), joined: [span, ...],
-//               memory: [time, value, ...], peak, bubble}]
+//               memory: [time, value, ...], peak, bubble, name}]
 //   messages  [from, to, start, end, 0 activation | 1 gradient, stage, microbatch, slice, ...]
 "use strict";
 (() => {
@@ -48,6 +48,8 @@
       memory: Float64Array.from(d.memory),
       lane: null,  // 1 top half, 2 bottom half of the row, for ops that run at the same time
       joined: d.joined,
+      name: d.name,
+      label: d.name.replace(/^device /, ""),
       peak: d.peak,
       bubble: d.bubble,
     };
@@ -403,7 +405,7 @@
     context.textAlign = "right";
     const every = Math.max(1, Math.ceil(13 / view.row));
     for (let d = Math.ceil(firstRow / every) * every; d < lastRow; d += every)
-      context.fillText("device " + d, kGutter - 8, yOf(d) + Math.max(height / 2, 4) + 4);
+      context.fillText(devices[d].name, kGutter - 8, yOf(d) + Math.max(height / 2, 4) + 4);
     drawAxis();
   };
   const redraw = () => {
@@ -434,7 +436,7 @@
   const fillTip = (d, i) => {
     const device = devices[d];
     const kind = kinds[device.kind[i]];
-    const rows = [["op", opText(device, i)], ["device", d], ["stage", device.stages[i]]];
+    const rows = [["op", opText(device, i)], ["device", device.label], ["stage", device.stages[i]]];
     const m = device.microbatches[i];
     if (m >= 0) rows.push(["microbatch", m]);
     if (m >= 0 && device.slices) rows.push(["slice", device.slices[i]]);
@@ -580,9 +582,9 @@
     byId("legend").append(words);
   }
 
-  devices.forEach((device, d) => {
+  devices.forEach((device) => {
     const row = document.createElement("tr");
-    for (const text of [d, (100 * device.bubble).toFixed(1) + "%", withUnit(device.peak, data.memoryUnit)]) {
+    for (const text of [device.label, (100 * device.bubble).toFixed(1) + "%", withUnit(device.peak, data.memoryUnit)]) {
       const cell = document.createElement("td");
       cell.textContent = text;
       row.append(cell);

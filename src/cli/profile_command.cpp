@@ -1,0 +1,83 @@
+// sluice profile CONFIG: what the ops of a run take on this machine, as a costs file.
+#include "base/text.h"
+#include "cli/commands.h"
+#include "cli/output.h"
+#include "cli/report.h"
+#include "cli/run_setup.h"
+#include "runtime/profiling.h"
+#include "runtime/ranks.h"
+
+namespace sluice::cli {
+namespace {
+
+struct Flags {
+  std::string file;
+  std::string out;
+  CLI::App* command = nullptr;
+};
+
+// Milliseconds of each stage's ops on a whole microbatch, and what the schedule makes of them.
+std::string summary(const Schedule& schedule, const Costs& costs) {
+  TextTable table({"stage", "rank", "F ms", "I ms", "W ms", "B ms"});
+  for (int stage = 0; stage < costs.num_stages(); ++stage) {
+    std::vector<std::string> ranks;
+    for (int pipe = 0; pipe < schedule.num_pipes(); ++pipe)
+      ranks.push_back(fmt::format("{}", schedule.placement.device_of(pipe, stage)));
+    std::vector<std::string> row = {fmt::format("{}", stage), join(ranks, ",")};
+    for (const auto field : {&OpCosts::f, &OpCosts::i, &OpCosts::w, &OpCosts::b}) {
+      double seconds = 0;
+      for (int slice = 0; slice < costs.num_slices(); ++slice)
+        seconds += costs.at(stage, slice).*field;
+      row.push_back(fmt::format("{:.3f}", 1e3 * seconds));
+    }
+    table.add(row);
+  }
+  const Simulation simulation = simulate(schedule, costs);
+  std::string text = table.text();
+  if (!costs.links.empty()) {
+    text += fmt::format("slowest link: {:.1f} us", 1e6 * costs.default_link.latency);
+    if (costs.default_link.bytes_per_time > 0)
+      text += fmt::format(" and {:.2f} GB/s", costs.default_link.bytes_per_time / 1e9);
+    text += '\n';
+  }
+  return text + fmt::format("a step of {} takes {:.4g} s, {:.1f}% of it bubble\n", schedule.name,
+                            simulation.makespan, 100 * simulation.bubble_rate);
+}
+
+ExitCode run(const Flags& flags) {
+  const LoadedConfig loaded = load_config(flags.file, flags.command->remaining());
+  const RunSetup setup = set_up_run(loaded);
+  const auto& [config, schedule, options, memory] = setup;
+  return run_ranks(config.comm, schedule.num_devices(), report_error, [&](Communicator& world) {
+    ProfileOptions profile;
+    profile.threads_per_rank = threads_per_rank(world);
+    profile.on_progress = [](const std::string& note) { fmt::print(stderr, "sluice: {}\n", note); };
+    const Costs costs = profile_ops(options, schedule, world, profile);
+    if (world.rank() != 0) return;
+    OutputFlags output;
+    output.out = flags.out;
+    output.write(costs_to_json(costs));
+    if (!output.to_standard_output()) OutputFlags().write(summary(schedule, costs));
+  });
+}
+
+}  // namespace
+
+void add_profile(CLI::App& app, ExitCode& exit_code) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command =
+      app.add_subcommand("profile", "measure what the ops of a training run cost on this machine");
+  flags->command = command;
+  command->add_option("config", flags->file, "configuration in TOML (docs/configuration.md)")
+      ->required();
+  command
+      ->add_option("--out", flags->out,
+                   "the costs file (docs/costs-format.md), for --costs of schedule and simulate")
+      ->type_name("FILE");
+  command->allow_extras();
+  command->footer("Any key can be set: --section.key=value. No data is needed.");
+  command->callback(
+      [flags, &exit_code] { exit_code = report_once([&] { return run(*flags); }, report_error); });
+}
+
+}  // namespace sluice::cli
