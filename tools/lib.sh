@@ -6,7 +6,7 @@
 build_packages=(g++ cmake ninja-build libfmt-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev)
 engine_packages=("${build_packages[@]}" libssl-dev libopenmpi-dev openmpi-bin python3 python3-pip)
 fuzz_packages=("${build_packages[@]}" libssl-dev clang libclang-rt-14-dev)
-test_packages=("${engine_packages[@]}" clang libclang-rt-14-dev clang-format libgtest-dev libbenchmark-dev)
+test_packages=("${engine_packages[@]}" clang libclang-rt-14-dev clang-format libgtest-dev libbenchmark-dev bible-kjv)
 
 # On the CPU, torch needs no more of CUDA than these two libraries.
 readonly kTorch=2.11.0

@@ -13,6 +13,7 @@
 #include "cli/report.h"
 #include "cli/run_setup.h"
 #include "cli/run_trace.h"
+#include "runtime/datasets.h"
 #include "runtime/ranks.h"
 #include "runtime/training_run.h"
 
@@ -83,21 +84,7 @@ ExitCode run(const Flags& flags) {
     if (prints_for_all()) OutputFlags().write(dry_run_text(setup));
     return ExitCode::ok;
   }
-  if (config.data.path.empty())
-    throw user_error("data.path is missing: name a text file, --data.path=FILE");
-  const std::shared_ptr<const TokenSource> source =
-      open_token_source(config.data.path, parse_data_format(config.data.format));
-  DatasetOptions data{.sequence_length = config.training.sequence_length,
-                      .validation_fraction = config.data.validation_fraction,
-                      .vocab_size = config.model.vocab_size,
-                      .seed = static_cast<std::uint64_t>(config.debug.seed)};
-  const Dataset training(source, data);
-  std::optional<Dataset> held_out;
-  if (config.data.validation_fraction > 0 && config.validation.interval > 0) {
-    data.split = Split::validation;
-    data.shuffle = false;
-    held_out.emplace(source, data);
-  }
+  const Datasets data = open_datasets(config);
 
   // SIGUSR1 is what mpirun hands on as it comes, and what Slurm can send ahead of its time limit.
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1})
@@ -105,8 +92,8 @@ ExitCode run(const Flags& flags) {
   TrainingRun training_run{.config = config,
                            .options = options,
                            .lowered = schedule,
-                           .training = training,
-                           .held_out = held_out ? &*held_out : nullptr,
+                           .training = data.training,
+                           .held_out = data.held_out ? &*data.held_out : nullptr,
                            .predicted_peak_bytes = {},
                            .on_step = {},
                            .on_note = {}};
@@ -139,7 +126,8 @@ ExitCode run(const Flags& flags) {
         mine.threads_per_rank = threads_per_rank(world);
         if (world.rank() == 0)
           fmt::print(stderr, "sluice: {} on {} ranks of {} threads each, {} training samples\n",
-                     schedule.name, world.size(), mine.threads_per_rank, training.num_samples());
+                     schedule.name, world.size(), mine.threads_per_rank,
+                     data.training.num_samples());
         RunEnd end = run_training(mine, world);
         if (end.stopped) stopped = true;
         if (world.rank() == 0) report_step(flags, schedule, std::move(end));

@@ -57,18 +57,23 @@ Sample Dataset::sample(std::int64_t index) const {
   Sample sample;
   sample.tokens.resize(static_cast<std::size_t>(length) + 1);
   source_->read(first, sample.tokens);
+  const std::int64_t limit = options_.masks ? options_.masks->mask_token : options_.vocab_size;
   for (std::size_t n = 0; n < sample.tokens.size(); ++n)
-    if (sample.tokens[n] >= options_.vocab_size)
+    if (sample.tokens[n] >= limit)
       throw bad_data(
-          "'{}' token {} is {}: the vocabulary has {} tokens; raise the model's "
+          "'{}' token {} is {}: the vocabulary has {} tokens{}; raise the model's "
           "vocabulary size or use its tokenizer",
           source_->name(), first + static_cast<std::int64_t>(n), sample.tokens[n],
-          options_.vocab_size);
+          options_.vocab_size, options_.masks ? fmt::format(", and {} is the mask", limit) : "");
   sample.targets.assign(sample.tokens.begin() + 1, sample.tokens.end());
   sample.tokens.pop_back();
   sample.segment_starts = {0};
-  if (!options_.packed) return sample;
+  if (options_.packed) keep_documents_apart(sample, first);
+  return options_.masks ? mask_sample(std::move(sample), index, *options_.masks) : sample;
+}
 
+void Dataset::keep_documents_apart(Sample& sample, std::int64_t first) const {
+  const auto length = options_.sequence_length;
   const std::vector<std::int64_t>& starts = source_->document_starts();
   auto start = std::upper_bound(starts.begin(), starts.end(), first);
   for (; start != starts.end() && *start <= first + length; ++start) {
@@ -78,7 +83,6 @@ Sample Dataset::sample(std::int64_t index) const {
     if (offset < length && offset != sample.segment_starts.back())
       sample.segment_starts.push_back(offset);
   }
-  return sample;
 }
 
 }  // namespace sluice

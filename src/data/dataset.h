@@ -8,33 +8,25 @@
 //   packed:    the same windows, but documents inside keep apart: segment_starts says where each
 //              begins (no attention across, positions restart), and no token is trained to guess
 //              the first one of the next document
+//   masked:    either of them with tokens hidden, and only those to be guessed (data/masking.h)
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <span>
-#include <vector>
+#include <optional>
 
+#include "data/masking.h"
+#include "data/sample.h"
 #include "data/token_source.h"
 
 namespace sluice {
-
-inline constexpr std::int32_t kNoTarget = -1;  // no loss here
-
-struct Sample {
-  std::vector<std::int32_t> tokens;          // (L)
-  std::vector<std::int32_t> targets;         // (L) the next token, or kNoTarget
-  std::vector<std::int32_t> segment_starts;  // ascending, the first is 0
-
-  bool operator==(const Sample&) const = default;
-  std::int64_t num_targets() const;  // may be 0 for packed documents of one token
-};
 
 enum class Split { train, validation };
 
 struct DatasetOptions {
   std::int64_t sequence_length = 0;  // L, at least 1
   bool packed = false;
+  std::optional<MaskOptions> masks = {};  // tokens of the data are then below the mask
   Split split = Split::train;
   double validation_fraction = 0;  // of the tokens, from the end; 0 <= fraction < 1
   std::int64_t vocab_size = 0;     // tokens are below it
@@ -57,6 +49,9 @@ class Dataset {
   Sample sample(std::int64_t index) const;
 
  private:
+  // `first` is the place of the sample's first token.
+  void keep_documents_apart(Sample& sample, std::int64_t first) const;
+
   std::shared_ptr<const TokenSource> source_;
   DatasetOptions options_;
   std::int64_t begin_ = 0, end_ = 0;  // tokens of the split

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "data/dataset.h"
+#include "data/sample.h"
 
 namespace sluice {
 

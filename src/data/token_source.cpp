@@ -30,6 +30,10 @@ class MemorySource : public TokenSource {
   const std::string& name() const override { return name_; }
   std::int64_t num_tokens() const override { return static_cast<std::int64_t>(tokens_.size()); }
   const std::vector<std::int64_t>& document_starts() const override { return starts_; }
+  // Only what this file tokenizes is kept in so narrow a type.
+  std::int32_t end_of_document() const override {
+    return std::is_same_v<Token, std::uint16_t> ? kEndOfDocument : -1;
+  }
   void read(std::int64_t begin, std::span<std::int32_t> out) const override {
     SLUICE_CHECK(begin >= 0 && begin + static_cast<std::int64_t>(out.size()) <= num_tokens(),
                  "tokens {} + {} of {}", begin, out.size(), num_tokens());

@@ -23,6 +23,8 @@ class TokenSource {
   // Where each document begins, then num_tokens(): never decreasing; equal neighbours are
   // documents without tokens.
   virtual const std::vector<std::int64_t>& document_starts() const = 0;
+  // The token that ends every document; -1: not known.
+  virtual std::int32_t end_of_document() const { return -1; }
   // Tokens [begin, begin + out.size()), none negative. REQUIRES: inside the data. May block on the
   // disk. Throws UserError (3) when the data cannot be read any more.
   virtual void read(std::int64_t begin, std::span<std::int32_t> out) const = 0;

@@ -120,7 +120,7 @@ RunEnd run_training(const TrainingRun& run, Communicator& world) {
       metrics.peak_stash_bytes.push_back(rank.peak_bytes);
     metrics.predicted_peak_stash_bytes = run.predicted_peak_bytes;
     const std::int64_t interval = config.validation.interval;
-    if (run.held_out && interval > 0 && number % interval == 0) {
+    if (run.held_out && (number % interval == 0 || number == config.training.steps)) {
       const std::int64_t batches = std::clamp<std::int64_t>(
           run.held_out->num_samples() / config.training.global_batch_size, 1, 8);
       metrics.validation_loss = trainer.evaluate(*run.held_out, batches);

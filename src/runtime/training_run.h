@@ -23,7 +23,7 @@ struct TrainingRun {
   const TrainerOptions& options;
   const Schedule& lowered;
   const Dataset& training;
-  const Dataset* held_out = nullptr;               // null: no validation
+  const Dataset* held_out = nullptr;               // null: no validation; else interval > 0
   std::vector<std::int64_t> predicted_peak_bytes;  // per rank
   int threads_per_rank = 1;
   const std::atomic<bool>* stop = nullptr;          // set: finish the step, save, return

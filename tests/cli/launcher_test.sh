@@ -18,7 +18,7 @@ make_sandbox() {
   clone="$box/my clone"
   mkdir -p "$clone/src" "$clone/tools" "$clone/cmake" "$box/bin" "$box/home"
   cp "$checkout/sluice" "$checkout/CMakePresets.json" "$clone"
-  cp "$checkout/tools/lib.sh" "$clone/tools"
+  cp "$checkout/tools/lib.sh" "$checkout/tools/corpus" "$clone/tools"
   cat >"$clone/CMakeLists.txt" <<'END'
 cmake_minimum_required(VERSION 3.25)
 project(stand_in LANGUAGES CXX)
@@ -457,6 +457,65 @@ test_several_checkouts_at_once_fetch_torch_once() {
     [[ $(<"$i/out") == "ON:$torch" ]] || fail "printed '$(<"$i/out")'"
   done
   [[ $(grep -c 'pip install' "$box/calls") == 1 ]] || fail "calls: $(<"$box/calls")"
+}
+
+# A configuration that trains on a text which is not there, and a stand-in for the program bible.
+make_corpus_config() {
+  mkdir "$box/run"
+  cd "$box/run"
+  printf '[model]\nlayers = 2\n[data]\npath = "some where/kjv.txt"\n' >quickstart.toml
+  stand_in bible "echo \"bible \$*\" >>'$box/calls'; yes 'Ge1:1 In the beginning' | head -n ${1:-31102}"
+}
+
+test_train_makes_the_corpus_of_its_configuration_once() {
+  make_corpus_config
+  echo bible-kjv >"$box/missing"
+  run "$clone/sluice" train quickstart.toml
+  expect_status 0
+  expect_out "ON:$torch"
+  expect_in "$(<"$box/calls")" " install -y --no-install-recommends bible-kjv"
+  [[ $(uniq "some where/kjv.txt") == "In the beginning" ]] || fail "wrote $(head -c 80 some*/kjv.txt)"
+  [[ $(ls "some where") == kjv.txt ]] || fail "left behind: $(ls "some where")"
+  : >"$box/calls"
+  run "$clone/sluice" train quickstart.toml
+  [[ -z $err && ! -s $box/calls ]] || fail "made again: $(<"$box/calls")"
+}
+
+test_no_corpus_is_made_where_it_is_not_read() {
+  make_corpus_config
+  echo bible-kjv >"$box/missing"
+  local flag
+  for flag in --data.path=mine.txt --dry-run --print-config --help; do
+    run "$clone/sluice" train quickstart.toml $flag
+    expect_status 0
+  done
+  run "$clone/sluice" train --no-install other.toml
+  expect_status 0
+  expect_not_in "$(<"$box/calls")" bible
+}
+
+test_corpus_that_may_not_be_installed_is_named() {
+  make_corpus_config
+  run "$clone/sluice" train --help
+  echo bible-kjv >"$box/missing"
+  : >"$box/calls"
+  run "$clone/sluice" train --no-install quickstart.toml
+  expect_status 2
+  expect_out ""
+  expect_in "$err" "missing Debian packages: bible-kjv"
+  run env OMPI_COMM_WORLD_RANK=0 "$clone/sluice" train quickstart.toml
+  expect_status 2
+  expect_in "$err" "apt-get install --no-install-recommends bible-kjv"
+  expect_not_in "$(<"$box/calls")" apt-get
+}
+
+test_half_a_corpus_is_not_kept() {
+  make_corpus_config 100
+  run "$clone/sluice" train quickstart.toml
+  expect_status 75
+  expect_out ""
+  expect_in "$err" "100 of 31102 verses"
+  [[ -z $(ls "some where") ]] || fail "left behind: $(ls "some where")"
 }
 
 num_passed=0

@@ -258,10 +258,12 @@ TEST_F(Train, BadInputGetsOneClearLine) {
   expect("--model.layers=3", 2, "model.layers is 3");
   expect("--model.positions=16", 2, "16");
   expect("--model.dropout=0.1", 2, "dropout");
-  expect("--model.shape=bert --model.vocab_size=258", 2, "gpt2 and llama");
+  expect("--model.shape=bert", 2, "use 258");
+  expect("--model.shape=bert --model.vocab_size=258 --parallelism.slices=4", 2, "both directions");
   expect("--comm.backend=mpi", 2, "mpirun -n 2");
   expect("--parallelism.pipeline_parallel_schedule=v-hlaf", 2, "v-half");
-  expect("--data.path=nowhere.txt", 3, "nowhere.txt");
+  expect("--data.path=nowhere.txt", 3, "data.path is 'nowhere.txt': no such file or folder");
+  expect("--data.packing=files", 2, "stream, documents");
   expect("--data.path=nowhere --data.format=megatron", 3, "nowhere");
   ASSERT_EQ(train("--training.steps=4").code, 0);
   // One flipped byte in a shard.
@@ -348,6 +350,69 @@ TEST_F(Train, AProfileIsACostsFileForTheSameSchedule) {
   const Ran unknown = profile("--model.layrs=4");
   EXPECT_EQ(unknown.code, 2);
   EXPECT_NE(unknown.err.find("model.layers"), std::string::npos) << unknown.err;
+}
+
+// JSONL with documents of all lengths, some of one letter and the end.
+TEST_F(Train, PackedDocumentsTrainThroughAnySchedule) {
+  std::string lines;
+  for (std::size_t n = 0; n < 300; ++n)
+    lines += fmt::format("{{\"text\": \"{}\"}}\n",
+                         std::string(1 + n * 7 % 40, static_cast<char>('a' + n % 3)));
+  folder_.write("documents.jsonl", lines);
+  const std::string data = "--data.path=documents.jsonl --data.format=jsonl --training.steps=6 ";
+  ASSERT_EQ(train(data).code, 0);
+  const auto stream = losses();
+  clear();
+  ASSERT_EQ(train(data + "--data.packing=documents").code, 0);
+  const auto reference = losses();
+  EXPECT_NE(reference, stream);
+  for (const char* flags : {"--parallelism.pipeline_parallel_schedule=1f1b",
+                            "--parallelism.pipeline_parallel_schedule=zb-v"}) {
+    clear();
+    const Ran ran = train(fmt::format("{} --data.packing=documents {}", data, flags));
+    ASSERT_EQ(ran.code, 0) << ran.err;
+    EXPECT_EQ(losses(), reference) << flags;
+  }
+  clear();
+  const Ran sliced = train(data +
+                           "--data.packing=documents --parallelism.slices=4 "
+                           "--parallelism.pipeline_parallel_schedule=seq1f1b");
+  ASSERT_EQ(sliced.code, 0) << sliced.err;
+  const std::string text = test::read_text(folder_.path() + "/metrics/metrics.jsonl");
+  const Json row = Json::parse(text.substr(0, text.find('\n')));
+  EXPECT_NEAR(row["loss"].get<double>(), std::stod(reference.at(1)), 1e-5);
+  EXPECT_EQ(row["tokens"], 8 * 32);
+}
+
+TEST_F(Train, TheEncoderLearnsFromMaskedTokens) {
+  const std::string bert = "--model.shape=bert --model.vocab_size=258 ";
+  const Ran ran = train(bert);
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  const auto reference = losses();
+  EXPECT_LT(std::stod(reference.at(12)), 0.8 * std::stod(reference.at(1)));
+  // The same tokens are hidden whatever the schedule, and after a resume.
+  clear();
+  ASSERT_EQ(train(bert + "--parallelism.pipeline_parallel_schedule=1f1b --training.steps=12").code,
+            0);
+  EXPECT_EQ(losses(), reference);
+  std::filesystem::remove_all(folder_.path() + "/checkpoints/step-00000012");
+  folder_.write("checkpoints/LATEST", "step-00000008\n");
+  const Ran resumed = train(bert);
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_NE(resumed.err.find("resumed from step 8"), std::string::npos) << resumed.err;
+  EXPECT_EQ(losses(), reference);
+  clear();
+  const Ran packed = train(bert + "--data.packing=documents --training.steps=2");
+  EXPECT_EQ(packed.code, 0) << packed.err;
+}
+
+TEST_F(Train, TheLastStepIsValidatedToo) {
+  ASSERT_EQ(train("--training.steps=8 --checkpoint.folder=").code, 0);
+  const std::string text = test::read_text(folder_.path() + "/metrics/metrics.jsonl");
+  int validated = 0;
+  for (const std::string_view line : split(text, '\n'))
+    validated += line.find("validation_loss") != line.npos;
+  EXPECT_EQ(validated, 2);  // steps 6 and 8
 }
 
 TEST(Examples, ALayerOfOnesOwnLearns) {

@@ -255,6 +255,31 @@ TEST(Masking, FifteenPercentAreChosenAndSplitEightyTenTen) {
     EXPECT_NEAR(place_counts[n], n == 17 ? 0 : 60, n == 17 ? 0 : 45) << n;
 }
 
+TEST(Masking, AMaskedDatasetHidesByTheIndexOfTheSample) {
+  DatasetOptions options = ordered(20);
+  options.packed = true;
+  const auto source = counting(101, {0, 7, 30, 101});
+  const Dataset plain(source, options);
+  options.masks = masks();
+  const Dataset masked(source, options);
+  for (const std::int64_t index : {0, 3, 5, 12})  // past the first epoch, too
+    EXPECT_EQ(masked.sample(index), mask_sample(plain.sample(index), index, masks()));
+  EXPECT_NE(masked.sample(0), masked.sample(5));  // the same text in the next epoch
+  EXPECT_EQ(masked.sample(0).segment_starts, (Ints{0, 7}));
+}
+
+TEST(Masking, DataThatHoldsTheMaskIsBadData) {
+  DatasetOptions options = ordered(4);
+  options.masks = masks();
+  options.masks->mask_token = 4;
+  options.vocab_size = 5;
+  const auto [code, text] = error_of(counting(5), options);
+  EXPECT_EQ(code, ExitCode::bad_data);
+  EXPECT_NE(text.find("token 4 is 4: the vocabulary has 5 tokens, and 4 is the mask"),
+            std::string::npos)
+      << text;
+}
+
 TEST(Masking, AShortSampleStillHidesOneToken) {
   const Sample masked = mask_sample(Dataset(counting(3), ordered(2)).sample(0), 0, masks());
   EXPECT_EQ(masked.num_targets(), 1);

@@ -4,129 +4,26 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-#include <mutex>
-
 #include "comm/threads/threads.h"
 #include "cost/stash.h"
 #include "model/reference.h"
-#include "schedule/generators/generator.h"
-#include "schedule/validate.h"
+#include "runtime/trained.h"
 
 namespace sluice {
 namespace {
 
-ModelShape shape_of(ModelFamily family, bool tied) {
-  ModelShape shape;
-  shape.family = family;
-  shape.layers = 8;
-  shape.dim = 16;
-  shape.heads = 2;
-  shape.kv_heads = family == ModelFamily::llama ? 1 : 2;
-  shape.ffn_dim = 32;
-  shape.vocab_size = 64;
-  shape.positions = family == ModelFamily::llama ? 0 : 16;
-  shape.tied_embeddings = tied;
-  return shape;
-}
-
-std::shared_ptr<const TokenSource> tokens() {
-  std::vector<std::int32_t> out;
-  std::uint32_t state = 12345;
-  for (int n = 0; n < 4000; ++n) {
-    state = state * 1664525u + 1013904223u;
-    // A little structure, so that there is something to learn.
-    out.push_back(static_cast<std::int32_t>((state >> 24) % 16) + (n % 4) * 16);
-  }
-  return memory_source(out, {0, 4000});
-}
-
-struct Trained {
-  std::vector<double> losses, norms;
-  std::map<std::string, at::Tensor> weights;
-  std::map<std::string, at::Tensor> first_gradients;
-  std::map<std::string, at::Tensor> states;  // the optimizer's
-  std::vector<std::int64_t> peaks;           // per rank
-};
-
-struct Case {
-  std::string schedule;
-  int devices = 1;
-  int slices = 1;
-  double memory_cap = 0;
-  std::vector<std::int64_t> layers = {};  // per stage; empty: even
-  at::ScalarType dtype = at::kFloat;
-};
-
-Schedule lowered_schedule(const Case& c, int microbatches) {
-  GeneratorOptions options;
-  options.devices = c.devices;
-  options.microbatches = microbatches;
-  options.slices = c.slices;
-  if (c.memory_cap > 0) options.memory_cap = c.memory_cap;
-  Validation validation = validate(generate_schedule(c.schedule, options));
-  EXPECT_TRUE(validation.valid());
-  return std::move(validation.lowered);
-}
+using test::Case;
+using test::expect_close_gradients;
+using test::expect_equal_bits;
+using test::lowered_schedule;
+using test::shape_of;
+using test::tokens;
+using test::Trained;
 
 Trained train(const Case& c, const ModelShape& shape, int steps,
               RecomputeLevel level = RecomputeLevel::none,
               OptimizerKind kind = OptimizerKind::adamw) {
-  const Schedule schedule = lowered_schedule(c, 8);
-  const Dataset data(tokens(), {.sequence_length = 16, .vocab_size = 64, .seed = 3});
-  TrainerOptions options;
-  options.shape = shape;
-  options.layers_per_stage =
-      c.layers.empty() ? even_layers(shape.layers, schedule.num_stages()) : c.layers;
-  options.dtype = c.dtype;
-  options.level = level;
-  options.seed = 11;
-  options.global_batch_size = 16;
-  options.sequence_length = 16;
-  options.optimizer.kind = kind;
-  options.learning_rate = 0.01;
-  options.warmup_steps = 2;
-  options.num_steps = 10;
-  options.max_norm = 0.5;
-  Trained trained;
-  trained.peaks.resize(static_cast<std::size_t>(c.devices));
-  std::mutex mutex;
-  run_threads(c.devices, {}, [&](Communicator& world) {
-    at::set_num_threads(1);
-    Trainer trainer(options, schedule, data, world);
-    for (int n = 1; n <= steps; ++n) {
-      const StepResult result = trainer.step(n);
-      const std::lock_guard lock(mutex);
-      trained.peaks[static_cast<std::size_t>(world.rank())] = result.executed.peak_stash_bytes;
-      if (world.rank() == 0) {
-        trained.losses.push_back(result.loss);
-        trained.norms.push_back(result.gradient_norm);
-      }
-      if (n == 1)
-        for (const Parameter* parameter : trainer.parameters())
-          trained.first_gradients[parameter->name] = parameter->gradient.clone();
-    }
-    const std::lock_guard lock(mutex);
-    for (const Parameter* parameter : trainer.parameters())
-      trained.weights[parameter->name] = parameter->value.clone();
-    for (const Optimizer::State& state : trainer.optimizer().states())
-      trained.states[state.name] = state.tensor.clone();
-  });
-  return trained;
-}
-
-void expect_equal_bits(const Trained& a, const Trained& b) {
-  EXPECT_EQ(a.losses, b.losses);
-  EXPECT_EQ(a.norms, b.norms);
-  ASSERT_EQ(a.weights.size(), b.weights.size());
-  for (const auto& [name, weight] : a.weights)
-    EXPECT_TRUE(at::equal(weight, b.weights.at(name))) << name;
-}
-
-void expect_close_gradients(const Trained& a, const Trained& b, double tolerance) {
-  for (const auto& [name, gradient] : b.first_gradients)
-    EXPECT_LE((a.first_gradients.at(name) - gradient).norm().item<double>(),
-              tolerance * gradient.norm().item<double>())
-        << name;
+  return test::train(c, shape, {.steps = steps, .level = level, .optimizer = kind});
 }
 
 const std::vector<Case> kOneSlice = {{"gpipe", 1},

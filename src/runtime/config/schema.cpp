@@ -63,7 +63,8 @@ std::vector<ConfigKey> make_schema() {
       {SLUICE_KEY(model, ffn_dim), .range = {0, 10'000'000}, .aliases = {"model.hidden_dim"},
        .help = "width inside the MLP; 0: 4 dim, for llama 8/3 dim up to a multiple of 256"},
       {SLUICE_KEY(model, vocab_size), .range = {1, 100'000'000},
-       .help = "tokens of the vocabulary; the byte tokenizer has 257 (256 bytes, end of document)"},
+       .help = "tokens of the vocabulary; the byte tokenizer has 257 (256 bytes, end of document); "
+               "bert's last is the mask"},
       {SLUICE_KEY(model, positions), .range = {0, 1 << 24}, .aliases = {"model.max_seq_len"},
        .help = "longest sequence the model can take; 0: training.sequence_length"},
       {SLUICE_KEY(model, tied_embeddings), .aliases = {"model.enable_weight_tying"},
@@ -76,6 +77,11 @@ std::vector<ConfigKey> make_schema() {
       {SLUICE_KEY(data, format), .choices = {"auto", "text", "jsonl", "megatron"},
        .help = "auto: by the names of the files; text: bytes of plain files; jsonl: bytes of each "
                "line's \"text\"; megatron: tokens of a .bin/.idx pair"},
+      {SLUICE_KEY(data, packing), .choices = {"stream", "documents"},
+       .help =
+           "what a sequence is: stream: a stretch of the data, documents running on; documents: "
+           "the same stretch, but no attention and no loss across the end of a document, and "
+           "positions that restart"},
       {SLUICE_KEY(data, validation_fraction),
        .range = {.least = 0, .most = 1, .most_excluded = true},
        .help = "share of the data, its end, that is held out for validation"},
@@ -146,7 +152,7 @@ std::vector<ConfigKey> make_schema() {
                "the path of a checkpoint"},
 
       {SLUICE_KEY(validation, interval), .range = {0, kMaxSteps}, .aliases = {"validation.freq"},
-       .help = "steps between validations; 0: never"},
+       .help = "steps between validations, and one after the last step; 0: never"},
 
       {SLUICE_KEY(comm, backend), .choices = {"threads", "mpi"},
        .help = "threads: all ranks in this process; mpi: one process each, under mpirun or srun"},

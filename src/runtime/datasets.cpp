@@ -1,0 +1,59 @@
+#include "runtime/datasets.h"
+
+#include <filesystem>
+
+#include "base/error.h"
+
+namespace sluice {
+namespace {
+
+std::shared_ptr<const TokenSource> open_source(const DataConfig& data) {
+  if (data.path.empty())
+    throw user_error("data.path is missing: name a text file, --data.path=FILE");
+  const DataFormat format = parse_data_format(data.format);
+  std::error_code ignored;
+  if (format != DataFormat::megatron && !std::filesystem::exists(data.path, ignored) &&
+      !std::filesystem::exists(indexed_prefix(data.path) + ".idx", ignored))
+    throw UserError(
+        fmt::format("data.path is '{}': no such file or folder; name one with --data.path=FILE, or "
+                    "have Sluice's tools/corpus write a text there: tools/corpus '{}'",
+                    data.path, data.path),
+        ExitCode::bad_data);
+  return open_token_source(data.path, format);
+}
+
+MaskOptions masks_of(const Config& config, const TokenSource& source) {
+  MaskOptions masks;
+  masks.seed = static_cast<std::uint64_t>(config.debug.seed);
+  masks.mask_token = config.model.vocab_size - 1;
+  masks.never_masked = source.end_of_document();
+  if (masks.never_masked >= masks.mask_token)
+    throw user_error(
+        "model.vocab_size is {}: bytes with masks need {} tokens (256, the end of a document, the "
+        "mask); use {}",
+        config.model.vocab_size, masks.never_masked + 2, masks.never_masked + 2);
+  // The end of a document is the first token that is not ordinary.
+  masks.num_ordinary = masks.never_masked >= 0 ? masks.never_masked : masks.mask_token;
+  return masks;
+}
+
+}  // namespace
+
+Datasets open_datasets(const Config& config) {
+  const std::shared_ptr<const TokenSource> source = open_source(config.data);
+  DatasetOptions options{.sequence_length = config.training.sequence_length,
+                         .packed = config.data.packing == "documents",
+                         .validation_fraction = config.data.validation_fraction,
+                         .vocab_size = config.model.vocab_size,
+                         .seed = static_cast<std::uint64_t>(config.debug.seed)};
+  if (config.model.shape == "bert") options.masks = masks_of(config, *source);
+  Datasets datasets{.training = Dataset(source, options), .held_out = std::nullopt};
+  if (config.data.validation_fraction > 0 && config.validation.interval > 0) {
+    options.split = Split::validation;
+    options.shuffle = false;
+    datasets.held_out.emplace(source, options);
+  }
+  return datasets;
+}
+
+}  // namespace sluice

@@ -1,0 +1,22 @@
+// The data of a run, as its configuration names it.
+#pragma once
+
+#include <optional>
+
+#include "data/dataset.h"
+#include "runtime/config/config.h"
+
+namespace sluice {
+
+struct Datasets {
+  Dataset training;
+  std::optional<Dataset> held_out;  // where the run validates
+};
+
+// Opens data.path; for the bert shape with masked tokens, the mask being the last token of the
+// vocabulary. Text is read whole, which blocks. REQUIRES: a resolved configuration. Throws
+// UserError: 2 for a value that does not fit the data, 3 for data that is missing or cannot be
+// trusted.
+Datasets open_datasets(const Config& config);
+
+}  // namespace sluice

@@ -1,0 +1,129 @@
+// The data that a configuration names, and the microbatches made of it.
+#include "runtime/datasets.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "data/tokenizer.h"
+#include "runtime/batches.h"
+
+namespace sluice {
+namespace {
+
+class DatasetsTest : public testing::Test {
+ protected:
+  DatasetsTest() {
+    std::string text = testing::TempDir() + "sluice-XXXXXX";
+    folder_ = mkdtemp(text.data());
+    std::ofstream lines(folder_ / "documents.jsonl");
+    for (std::size_t n = 0; n < 40; ++n)
+      lines << fmt::format("{{\"text\": \"document {} {}\"}}\n", n, std::string(n % 5, 'x'));
+    config_.data.path = (folder_ / "documents.jsonl").string();
+    config_.training.sequence_length = 32;
+  }
+  ~DatasetsTest() override { std::filesystem::remove_all(folder_); }
+
+  void mask() {
+    config_.model.shape = "bert";
+    config_.model.vocab_size = 258;
+  }
+
+  std::pair<ExitCode, std::string> error() const {
+    try {
+      open_datasets(config_);
+    } catch (const UserError& error) {
+      return {error.code(), error.what()};
+    }
+    return {ExitCode::ok, "no error"};
+  }
+
+  std::filesystem::path folder_;
+  Config config_;
+};
+
+TEST_F(DatasetsTest, DocumentsRunOnOrKeepApart) {
+  EXPECT_EQ(open_datasets(config_).training.sample(0).segment_starts.size(), 1u);
+  config_.data.packing = "documents";
+  const Datasets packed = open_datasets(config_);
+  const Sample sample = packed.training.sample(0);
+  EXPECT_GT(sample.segment_starts.size(), 1u);
+  for (std::size_t n = 0; n < sample.tokens.size(); ++n)
+    EXPECT_EQ(sample.targets[n] == kNoTarget, sample.tokens[n] == kEndOfDocument) << n;
+}
+
+TEST_F(DatasetsTest, AMicrobatchKnowsItsDocuments) {
+  EXPECT_TRUE(
+      load_batch(open_datasets(config_).training, 0, 4, 2).microbatches[1].documents.single());
+  config_.data.packing = "documents";
+  const Dataset data = open_datasets(config_).training;
+  const GlobalBatch batch = load_batch(data, 4, 4, 2);
+  std::int64_t targets = 0;
+  for (std::int64_t n = 0; n < 4; ++n) {
+    const Sample sample = data.sample(4 + n);
+    const auto& starts = batch.microbatches[static_cast<std::size_t>(n / 2)]
+                             .documents.starts[static_cast<std::size_t>(n % 2)];
+    EXPECT_TRUE(std::equal(starts.begin(), starts.end(), sample.segment_starts.begin(),
+                           sample.segment_starts.end()));
+    targets += sample.num_targets();
+  }
+  EXPECT_EQ(batch.num_targets, targets);
+}
+
+TEST_F(DatasetsTest, TheEncoderGuessesMaskedTokens) {
+  mask();
+  const Dataset data = open_datasets(config_).training;
+  int masked = 0, chosen = 0;
+  for (std::int64_t index = 0; index < 2 * data.num_samples(); ++index) {
+    const Sample sample = data.sample(index);
+    EXPECT_EQ(sample, data.sample(index));
+    chosen += static_cast<int>(sample.num_targets());
+    for (std::size_t n = 0; n < sample.tokens.size(); ++n) {
+      EXPECT_NE(sample.targets[n], kEndOfDocument);
+      masked += sample.tokens[n] == kByteMaskToken;
+      if (sample.tokens[n] == kByteMaskToken) {
+        EXPECT_NE(sample.targets[n], kNoTarget);
+      }
+    }
+  }
+  EXPECT_GT(chosen, masked);
+  EXPECT_GT(masked, chosen / 2);
+}
+
+TEST_F(DatasetsTest, ValidationHidesTheSameTokensEveryTime) {
+  mask();
+  config_.data.validation_fraction = 0.3;
+  EXPECT_FALSE(open_datasets(config_).held_out);
+  config_.validation.interval = 5;
+  const Datasets first = open_datasets(config_), again = open_datasets(config_);
+  ASSERT_TRUE(first.held_out);
+  for (std::int64_t n = 0; n < first.held_out->num_samples(); ++n)
+    EXPECT_EQ(first.held_out->sample(n), again.held_out->sample(n));
+}
+
+TEST_F(DatasetsTest, BytesWithMasksNeedOneTokenMore) {
+  mask();
+  config_.model.vocab_size = 257;
+  const auto [code, text] = error();
+  EXPECT_EQ(code, ExitCode::usage);
+  EXPECT_NE(text.find("model.vocab_size is 257"), std::string::npos) << text;
+  EXPECT_NE(text.find("use 258"), std::string::npos) << text;
+}
+
+TEST_F(DatasetsTest, MissingDataIsOneLineWithTheRemedy) {
+  config_.data.path = (folder_ / "kjv.txt").string();
+  const auto [code, text] = error();
+  EXPECT_EQ(code, ExitCode::bad_data);
+  EXPECT_NE(text.find("kjv.txt': no such file or folder"), std::string::npos) << text;
+  EXPECT_NE(text.find("tools/corpus"), std::string::npos) << text;
+  config_.data.path.clear();
+  EXPECT_EQ(error().first, ExitCode::usage);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,55 @@
+// Training over threads, for tests: any schedule, any data, and all that came of it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/trainer.h"
+
+namespace sluice::test {
+
+// 8 layers, dim 16, 64 tokens, 16 positions.
+ModelShape shape_of(ModelFamily family, bool tied);
+
+// 4000 tokens with a little structure; one document, unless `starts` says otherwise.
+std::shared_ptr<const TokenSource> tokens(std::vector<std::int64_t> starts = {0, 4000});
+
+struct Case {
+  std::string schedule;
+  int devices = 1;
+  int slices = 1;
+  double memory_cap = 0;
+  std::vector<std::int64_t> layers = {};  // per stage; empty: even
+  at::ScalarType dtype = at::kFloat;
+};
+
+Schedule lowered_schedule(const Case& c, int microbatches);
+
+struct TrainOptions {
+  int steps = 1;
+  RecomputeLevel level = RecomputeLevel::none;
+  OptimizerKind optimizer = OptimizerKind::adamw;
+  int microbatches = 8;
+  std::int64_t global_batch_size = 16;
+  std::shared_ptr<const TokenSource> source = tokens();
+  DatasetOptions data = {.sequence_length = 16, .vocab_size = 64, .seed = 3};
+};
+
+struct Trained {
+  std::vector<double> losses, norms;
+  std::map<std::string, at::Tensor> weights;
+  std::map<std::string, at::Tensor> first_gradients;
+  std::map<std::string, at::Tensor> states;  // the optimizer's
+  std::vector<std::int64_t> peaks;           // per rank
+};
+
+// Ranks are threads of one core each.
+Trained train(const Case& c, const ModelShape& shape, const TrainOptions& options);
+
+void expect_equal_bits(const Trained& a, const Trained& b);
+// Every gradient of the first step, in norm.
+void expect_close_gradients(const Trained& a, const Trained& b, double tolerance);
+
+}  // namespace sluice::test
