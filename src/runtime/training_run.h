@@ -11,7 +11,7 @@
 #include "comm/communicator.h"
 #include "data/dataset.h"
 #include "runtime/config/config.h"
-#include "runtime/files/metrics_log.h"
+#include "runtime/files/metrics_folder.h"
 #include "runtime/trainer.h"
 
 namespace sluice {
