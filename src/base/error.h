@@ -17,6 +17,7 @@ enum class ExitCode : int {
   invalid_schedule = 1,
   usage = 2,        // wrong flag, wrong value, unreadable configuration or schedule text
   bad_data = 3,     // a data set or checkpoint that cannot be trusted
+  diverged = 17,    // the loss or the gradient is no longer a number
   internal = 70,    // a bug in Sluice
   temporary = 75,   // out of disk, or another failure that a retry may cure
   terminated = 143  // SIGTERM, after saving

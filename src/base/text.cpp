@@ -61,6 +61,16 @@ std::string number(double value) {
   return fmt::format("{:.12g}", value);
 }
 
+std::string with_commas(std::string digits) {
+  const std::size_t first = digits.find_first_of("0123456789");
+  if (first == std::string::npos) return digits;  // nan, inf
+  for (std::size_t at = std::min(digits.find('.'), digits.size()); at > first + 3;) {
+    at -= 3;
+    digits.insert(at, ",");
+  }
+  return digits;
+}
+
 std::string json_quote(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {

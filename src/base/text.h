@@ -24,6 +24,9 @@ std::optional<double> parse_double(std::string_view text);
 // whole numbers again. Always a valid JSON number.
 std::string number(double value);
 
+// Digits with an optional sign and fraction, in groups of three: 1,234,567.89
+std::string with_commas(std::string digits);
+
 // `text` inside double quotes, escaped for JSON.
 std::string json_quote(std::string_view text);
 

@@ -1,5 +1,6 @@
 #include "cli/report.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <new>
 
@@ -25,7 +26,10 @@ ExitCode report_error(const std::exception_ptr& cause) {
   } catch (const std::bad_alloc&) {
     return fail(ExitCode::temporary, "out of memory: use fewer devices, microbatches or slices");
   } catch (const std::exception& error) {
-    return fail(ExitCode::internal, fmt::format("{} (this is a bug in Sluice)", error.what()));
+    // After the first line may come more: where it happened.
+    std::string text = error.what();
+    text.insert(std::min(text.find('\n'), text.size()), " (this is a bug in Sluice)");
+    return fail(ExitCode::internal, text);
   }
 }
 

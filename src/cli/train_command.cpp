@@ -3,13 +3,12 @@
 
 #include <atomic>
 #include <csignal>
-#include <cstdio>
-#include <fstream>
 #include <memory>
 
 #include "cli/commands.h"
 #include "cli/dry_run.h"
 #include "cli/output.h"
+#include "cli/progress.h"
 #include "cli/report.h"
 #include "cli/run_setup.h"
 #include "cli/run_trace.h"
@@ -34,42 +33,15 @@ void request_stop(int) {
   if (stop_requested.exchange(true)) _exit(static_cast<int>(ExitCode::terminated));
 }
 
-double process_gibibytes() {
-  std::ifstream status("/proc/self/status");
-  std::string word;
-  while (status >> word)
-    if (word == "VmHWM:") {
-      double kibibytes = 0;
-      status >> kibibytes;
-      return kibibytes / (1 << 20);
-    }
-  return 0;
-}
-
-double machine_gibibytes() {
-  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)) /
-         (1 << 30);
-}
-
-// Multiplications and additions of a training step per token: 6 per weight outside the embedding,
-// and attention over the whole sequence.
-double flops_per_token(const ModelShape& s, std::int64_t length) {
-  const double block = static_cast<double>(s.dim * s.qkv_dim() + s.dim * s.dim +
-                                           s.dim * s.up_dim() + s.ffn_dim * s.dim);
-  const double weights =
-      static_cast<double>(s.layers) * block + static_cast<double>(s.vocab_size * s.dim);
-  return 6 * weights + 12 * static_cast<double>(s.layers * s.dim * length);
-}
-
 // The last step beside its prediction, of all ranks.
-void report_step(const Flags& flags, const Schedule& schedule, RunEnd end) {
+void report_step(const Flags& flags, const Schedule& schedule, RunEnd end, Progress& progress) {
   if (!end.costs) {
     if (flags.trace.empty()) return;
     throw user_error("--trace is {}: no step was left to take; raise training.steps", flags.trace);
   }
   const StepComparison step = compare_step(schedule, std::move(end.devices), *end.costs);
   if (!flags.trace.empty()) write_trace(flags.trace, step);
-  fmt::print(stderr, "sluice: {}\n", step.line());
+  progress.note(step.line());
 }
 
 ExitCode run(const Flags& flags) {
@@ -89,6 +61,7 @@ ExitCode run(const Flags& flags) {
   // SIGUSR1 is what mpirun hands on as it comes, and what Slurm can send ahead of its time limit.
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1})
     std::signal(signal, request_stop);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file over its limit is an error of the write, told as such
   TrainingRun training_run{.config = config,
                            .options = options,
                            .lowered = schedule,
@@ -100,24 +73,9 @@ ExitCode run(const Flags& flags) {
   for (const DeviceResult& device : predicted.devices)
     training_run.predicted_peak_bytes.push_back(static_cast<std::int64_t>(device.peak_bytes));
   training_run.stop = &stop_requested;
-  const double flops = flops_per_token(options.shape, config.training.sequence_length);
-  training_run.on_step = [&](const StepMetrics& metrics) {
-    StepLine line;
-    line.step = metrics.step;
-    line.loss = metrics.loss;
-    line.grad_norm = metrics.grad_norm;
-    line.memory_gib = process_gibibytes();
-    line.memory_percent = 100 * line.memory_gib / machine_gibibytes();
-    line.tps = metrics.tps;
-    line.tflops = metrics.tps * flops / 1e12;
-    line.bubble_percent = 100 * metrics.bubble;
-    std::string text = step_line(line);
-    if (metrics.validation_loss)
-      text += fmt::format("  validation: {:8.5f}", *metrics.validation_loss);
-    fmt::print("{}\n", text);
-    std::fflush(stdout);
-  };
-  training_run.on_note = [](const std::string& note) { fmt::print(stderr, "sluice: {}\n", note); };
+  Progress progress(config, options.shape);
+  training_run.on_step = [&](const StepMetrics& metrics) { progress.step(metrics); };
+  training_run.on_note = [&](const std::string& note) { progress.note(note); };
 
   std::atomic<bool> stopped = false;
   const ExitCode code =
@@ -125,12 +83,12 @@ ExitCode run(const Flags& flags) {
         TrainingRun mine = training_run;
         mine.threads_per_rank = threads_per_rank(world);
         if (world.rank() == 0)
-          fmt::print(stderr, "sluice: {} on {} ranks of {} threads each, {} training samples\n",
-                     schedule.name, world.size(), mine.threads_per_rank,
-                     data.training.num_samples());
+          progress.note(fmt::format("{} on {} ranks of {} threads each, {} training samples",
+                                    schedule.name, world.size(), mine.threads_per_rank,
+                                    data.training.num_samples()));
         RunEnd end = run_training(mine, world);
         if (end.stopped) stopped = true;
-        if (world.rank() == 0) report_step(flags, schedule, std::move(end));
+        if (world.rank() == 0) report_step(flags, schedule, std::move(end), progress);
       });
   return code == ExitCode::ok && stopped ? ExitCode::terminated : code;
 }

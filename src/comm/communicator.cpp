@@ -193,6 +193,8 @@ ExitCode exit_code_of(const std::exception_ptr& cause) {
 }
 
 CommError failure_of(int rank, std::string_view reason, ExitCode code) {
+  // What follows the first line is for who reports the error itself.
+  reason = reason.substr(0, reason.find('\n'));
   return CommError(fmt::format("rank {} failed: {}", rank, reason), rank, code);
 }
 

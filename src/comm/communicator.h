@@ -159,7 +159,7 @@ CommError size_error(const MessageName& receive, std::size_t sent_bytes);
 // The exit code of a program that ends by `cause`: the error's own where it has one, temporary
 // where memory ran out, else internal.
 ExitCode exit_code_of(const std::exception_ptr& cause);
-// The error all other ranks see when `rank` failed for `reason`.
+// The error all other ranks see when `rank` failed for `reason`, of which the first line counts.
 CommError failure_of(int rank, std::string_view reason, ExitCode code = ExitCode::temporary);
 // The same for what `rank` threw.
 CommError failure_of(int rank, const std::exception_ptr& cause);

@@ -1,6 +1,7 @@
 #include "runtime/executor.h"
 
 #include "base/error.h"
+#include "trace/around.h"
 
 namespace sluice {
 namespace {
@@ -49,12 +50,13 @@ ExecutedStep Executor::run(const DataSource& data, const SliceBounds& bounds, st
       step.peak_stash_bytes = std::max(step.peak_stash_bytes, held);
       reap_sends();
     } catch (const CommError& error) {
-      throw CommError(fmt::format("{} at {}", error.what(), around(i)), error.guilty(),
-                      error.code());
+      throw CommError(located(error.what(), i), error.guilty(), error.code());
     } catch (const UserError& error) {
-      throw UserError(fmt::format("{} at {}", error.what(), around(i)), error.code());
+      throw UserError(located(error.what(), i), error.code());
+    } catch (const c10::Error& error) {
+      throw InternalError(located(error.what_without_backtrace(), i));
     } catch (const std::exception& error) {
-      throw InternalError(fmt::format("rank {}: {} at {}", world_.rank(), error.what(), around(i)));
+      throw InternalError(located(error.what(), i));
     }
   }
   for (Arriving& message : sent_)
@@ -146,14 +148,11 @@ std::int64_t Executor::stash_bytes() const {
   return total;
 }
 
-std::string Executor::around(std::size_t position) const {
-  const Program& program = schedule_.programs[static_cast<std::size_t>(world_.rank())];
-  std::string out = fmt::format("op {} of rank {}:", position, world_.rank());
-  const std::size_t first = position < 4 ? 0 : position - 4;
-  for (std::size_t i = first; i < std::min(position + 5, program.size()); ++i)
-    out += i == position ? fmt::format(" >{}<", schedule_.text(program[i]))
-                         : fmt::format(" {}", schedule_.text(program[i]));
-  return out;
+std::string Executor::located(std::string_view cause, std::size_t position) const {
+  const Op& op = schedule_.programs[static_cast<std::size_t>(world_.rank())][position];
+  return fmt::format(
+      "{}; rank {} was at {} (op {})\nAround it, as if all ops took equally long:\n{}", cause,
+      world_.rank(), schedule_.text(op), position, grid_around(schedule_, world_.rank(), position));
 }
 
 }  // namespace sluice

@@ -11,6 +11,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -38,8 +39,8 @@ class Executor {
            bool evaluate = false);
 
   // Runs the program once: every forward and backward of one step, or of a forward-only schedule
-  // every forward. Throws UserError, CommError or InternalError with the op and the ops around it.
-  // Times count from `origin`.
+  // every forward. Throws UserError, CommError or InternalError: on the first line the cause and
+  // the op, then the grid around it. Times count from `origin`.
   ExecutedStep run(const DataSource& data, const SliceBounds& bounds, std::int64_t dim,
                    at::ScalarType dtype, std::chrono::steady_clock::time_point origin);
 
@@ -61,7 +62,7 @@ class Executor {
   void post_receive(const Op& op);
   void send(const Op& op);
   void reap_sends();
-  std::string around(std::size_t position) const;
+  std::string located(std::string_view cause, std::size_t position) const;
   std::int64_t stash_bytes() const;
 
   const Schedule& schedule_;

@@ -1,6 +1,7 @@
 #include "runtime/trainer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "base/error.h"
@@ -164,6 +165,15 @@ StepResult Trainer::step(std::int64_t number) {
   const StepTotals totals = total(block_sums(counted), loss, world_);
   result.loss = totals.loss;
   result.gradient_norm = totals.gradient_norm;
+  // Before the update: the weights stay as they were.
+  if (!std::isfinite(totals.loss) || !std::isfinite(totals.gradient_norm))
+    throw UserError(
+        fmt::format(
+            "step {}: the loss is {} and the gradient norm {}: training has diverged; lower "
+            "optimizer.lr, warm up longer (lr_scheduler.warmup_steps) or clip "
+            "(training.max_norm), and start again: nothing saved before is changed",
+            number, totals.loss, totals.gradient_norm),
+        ExitCode::diverged);
   const double clip = options_.max_norm > 0 && totals.gradient_norm > options_.max_norm
                           ? options_.max_norm / totals.gradient_norm
                           : 1;

@@ -61,7 +61,8 @@ class Trainer {
   Trainer(const TrainerOptions& options, const Schedule& lowered, const Dataset& data,
           Communicator& world);
 
-  // Step n, from 1: every rank calls it.
+  // Step n, from 1: every rank calls it. Throws UserError (diverged) on all ranks, with the weights
+  // unchanged, when the loss or the gradient is no longer finite.
   StepResult step(std::int64_t number);
 
   // Mean loss per token over the first `num_batches` global batches of held-out data, by the

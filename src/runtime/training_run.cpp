@@ -86,9 +86,9 @@ RunEnd run_training(const TrainingRun& run, Communicator& world) {
   end.last_step = load_checkpoint(config, world, trainer, run.on_note);
   Saver saver(config, run.lowered, world, trainer, end.last_step);
   RealFileSystem files;
-  std::optional<MetricsLog> log;
+  std::optional<MetricsFolder> written;
   if (leads && !config.metrics.folder.empty())
-    log.emplace(files, config.metrics.folder + "/metrics.jsonl", end.last_step + 1);
+    written.emplace(files, config.metrics.folder, end.last_step + 1);
 
   const std::int64_t tokens =
       std::int64_t{config.training.global_batch_size} * config.training.sequence_length;
@@ -126,7 +126,7 @@ RunEnd run_training(const TrainingRun& run, Communicator& world) {
       metrics.validation_loss = trainer.evaluate(*run.held_out, batches);
     }
     if (leads) {
-      if (log) log->append(metrics);
+      if (written) written->append(metrics);
       run.on_step(metrics);
     }
     // Whichever rank a signal reached, all stop after the same step.

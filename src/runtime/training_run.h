@@ -13,7 +13,7 @@
 #include "cost/costs.h"
 #include "data/dataset.h"
 #include "runtime/config/config.h"
-#include "runtime/files/metrics_log.h"
+#include "runtime/files/metrics_folder.h"
 #include "runtime/trainer.h"
 
 namespace sluice {

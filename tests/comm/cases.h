@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <functional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@ struct Case {
   std::vector<std::vector<std::string>> errors;
   std::chrono::milliseconds deadline{10'000};
 };
+
+inline void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 const std::vector<Case>& all_cases();
 

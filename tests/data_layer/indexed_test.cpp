@@ -252,26 +252,6 @@ TEST(Indexed, AnIndexThatShrinksAnywhereWhileItIsReadIsAnError) {
   }
 }
 
-TEST(Indexed, EveryFileOfTheFuzzCorpusIsReadOrRefused) {
-  int read = 0, refused = 0;
-  for (const std::string& path : test::files_in(SLUICE_SOURCE_DIR "/tests/fuzz/corpus/idx")) {
-    const std::string bytes = read_text(path);
-    if (bytes.empty()) continue;
-    const int first = static_cast<unsigned char>(bytes[0]);
-    const std::int64_t bin_bytes = first == 255 ? INT64_MAX : first;
-    try {
-      const TokenIndex index = read_token_index(MemoryBytes(bytes.substr(1)), bin_bytes);
-      EXPECT_EQ(index.document_starts.back(), index.num_tokens) << path;
-      ++read;
-    } catch (const UserError& error) {
-      EXPECT_EQ(error.code(), ExitCode::bad_data) << path;
-      ++refused;
-    }
-  }
-  EXPECT_GT(read, 2);
-  EXPECT_GT(refused, 10);
-}
-
 TEST(Indexed, AMissingFileAFolderAndAFifoAreRefused) {
   const TemporaryFolder folder;
   const std::string prefix = folder.path() + "/x";

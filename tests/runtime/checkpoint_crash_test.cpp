@@ -81,9 +81,15 @@ TEST_P(CrashTest, NewestCommittedCheckpointLoadsAfterACrashAtAnyCall) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Faults, CrashTest,
-                         testing::Values(Fault::kill, Fault::power_cut, Fault::power_cut_bytes));
+                         testing::Values(Fault::kill, Fault::power_cut, Fault::power_cut_bytes),
+                         testing::PrintToStringParamName());
 
-class DiskErrorTest : public testing::TestWithParam<int> {};
+struct DiskError {
+  int number = 0;
+};
+void PrintTo(const DiskError& error, std::ostream* out) { *out << strerrorname_np(error.number); }
+
+class DiskErrorTest : public testing::TestWithParam<DiskError> {};
 
 TEST_P(DiskErrorTest, ErrorAtAnyCallIsReportedAndHarmsNothing) {
   const TemporaryFolder scratch;
@@ -92,7 +98,7 @@ TEST_P(DiskErrorTest, ErrorAtAnyCallIsReportedAndHarmsNothing) {
   for (int at = 1; at <= calls; ++at) {
     SCOPED_TRACE(fmt::format("error at call {} of {}", at, calls));
     const std::string folder = fresh_copy(scratch, from);
-    FaultyFileSystem files(folder, Fault::error, at, GetParam());
+    FaultyFileSystem files(folder, Fault::error, at, GetParam().number);
     try {
       save(files, folder, 30, 20, 2);
       // Only closing a folder that is synced already, or leaving a file that is gone, may pass.
@@ -111,7 +117,9 @@ TEST_P(DiskErrorTest, ErrorAtAnyCallIsReportedAndHarmsNothing) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Errors, DiskErrorTest, testing::Values(ENOSPC, EDQUOT, EIO));
+INSTANTIATE_TEST_SUITE_P(Errors, DiskErrorTest,
+                         testing::Values(DiskError{ENOSPC}, DiskError{EDQUOT}, DiskError{EIO}),
+                         testing::PrintToStringParamName());
 
 TEST(CheckpointCrash, SaveFailsWhenASyncFails) {
   // A failed fsync is never taken for a written file: each one of the save is a failed save.

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +28,16 @@ enum class Fault {
   power_cut,       // as kill; unsynced bytes and unsynced names are lost
   power_cut_bytes  // as kill; unsynced bytes are lost, names are kept
 };
+
+inline void PrintTo(Fault fault, std::ostream* out) {
+  switch (fault) {
+    case Fault::none: *out << "none"; break;
+    case Fault::error: *out << "error"; break;
+    case Fault::kill: *out << "kill"; break;
+    case Fault::power_cut: *out << "power_cut"; break;
+    case Fault::power_cut_bytes: *out << "power_cut_bytes"; break;
+  }
+}
 
 // Thrown at the call that kills. After it the file system does nothing any more.
 struct Killed {};

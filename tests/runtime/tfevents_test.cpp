@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "runtime/files/metrics_folder.h"
+#include "support/event_files.h"
 #include "support/golden.h"
 #include "support/run_sluice.h"
 
@@ -42,14 +46,54 @@ TEST(Tfevents, FileGrowsByWholeStepsAndIsNeverContinued) {
   const TemporaryFolder scratch;
   RealFileSystem files;
   const std::string folder = scratch.path() + "/metrics/tb";
-  TfeventsWriter writer(files, folder, "host", 1.0);
+  TfeventsWriter writer(files, folder, "host", 1.0, 7);
   EXPECT_EQ(writer.path(), folder + "/events.out.tfevents.1.host");
-  EXPECT_EQ(hex(read_text(writer.path())), kFirst);
+  const std::string start = kFirst + hex(tfevents_start_record(1.0, 7));
+  EXPECT_EQ(hex(read_text(writer.path())), start);
   const std::vector<Scalar> scalars = {{"loss", 2.5}, {"loss", 2.5}};
   writer.append(2.0, 7, scalars);
-  EXPECT_EQ(hex(read_text(writer.path())), kFirst + kLoss + kLoss);
-  const TfeventsWriter second(files, folder, "host", 1.5);
+  EXPECT_EQ(hex(read_text(writer.path())), start + kLoss + kLoss);
+  const TfeventsWriter second(files, folder, "host", 1.5, 8);
   EXPECT_EQ(second.path(), folder + "/events.out.tfevents.1.host.1");
+}
+
+TEST(Tfevents, AnIndependentReaderReadsThemBack) {
+  const std::vector<Event> events =
+      read_events(tfevents_first_record(1.5) + tfevents_start_record(2.5, 300) +
+                  tfevents_scalar_record(3.5, 1'000'000, "loss", 0.25F));
+  ASSERT_EQ(events.size(), 3U);
+  EXPECT_EQ(events[0].file_version, "brain.Event:2");
+  EXPECT_TRUE(events[1].starts_run);
+  EXPECT_EQ(events[1].step, 300);
+  EXPECT_EQ(events[2].wall_time, 3.5);
+  EXPECT_EQ(events[2].step, 1'000'000);
+  EXPECT_EQ(events[2].scalars, (std::map<std::string, float>{{"loss", 0.25F}}));
+}
+
+TEST(MetricsFolder, AResumedRunTakesBackTheStepsItRepeats) {
+  const TemporaryFolder scratch;
+  RealFileSystem files;
+  const auto run = [&](std::int64_t first, std::int64_t last, double loss) {
+    MetricsFolder folder(files, scratch.path(), first);
+    for (std::int64_t step = first; step <= last; ++step) {
+      StepMetrics metrics;
+      metrics.step = step;
+      metrics.loss = loss;
+      if (step == 4) metrics.validation_loss = 9;
+      folder.append(metrics);
+    }
+  };
+  run(1, 5, 1);
+  run(4, 6, 2);
+  run(6, 6, 3);
+  const auto shown = read_event_folder(scratch.path());
+  EXPECT_EQ(shown.at("loss"),
+            (std::map<std::int64_t, float>{{1, 1}, {2, 1}, {3, 1}, {4, 2}, {5, 2}, {6, 3}}));
+  EXPECT_EQ(shown.at("validation_loss"), (std::map<std::int64_t, float>{{4, 9}}));
+  for (const char* tag : {"grad_norm", "lr", "tps", "bubble"})
+    EXPECT_EQ(shown.at(tag).size(), 6U) << tag;
+  const std::string rows = read_text(scratch.path() + "/metrics.jsonl");
+  EXPECT_EQ(std::count(rows.begin(), rows.end(), '\n'), 6);
 }
 
 }  // namespace

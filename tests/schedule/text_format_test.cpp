@@ -364,23 +364,5 @@ TEST(TextFormatTest, TorchTextRefusesWhatPyTorchCannotHold) {
   EXPECT_EQ(torch_refusal("0UNSHARD,0F0,(0F1;0B0)OVERLAP_F_B,0B1,0REDUCE_GRAD\n"), "");
 }
 
-// The corpus of the fuzzer, replayed where no fuzzer is built.
-TEST(TextFormatTest, EveryTextOfTheFuzzersCorpusIsRefusedOrReadBackTheSame) {
-  int read = 0, refused = 0;
-  for (const auto& path : files_of(std::string(SLUICE_SOURCE_DIR) + "/tests/fuzz/corpus/csv")) {
-    SCOPED_TRACE(path.filename());
-    const std::string text = read_file(path);
-    const std::string problem = refusal(text);
-    EXPECT_EQ(problem.find('\n'), std::string::npos);
-    ++(problem.empty() ? read : refused);
-    if (!problem.empty()) continue;
-    const Schedule schedule = read_schedule(text);
-    expect_round_trip(schedule);
-    EXPECT_LE(validate(schedule).receive_buffers.size(), schedule.programs.size());
-  }
-  EXPECT_GT(read, 10);
-  EXPECT_GT(refused, 10);
-}
-
 }  // namespace
 }  // namespace sluice

@@ -163,10 +163,15 @@ class World {
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
       if (!ranks_[r].left) hung += fmt::format("{}{}", hung.empty() ? "" : ", ", r);
     }
-    const std::string text =
-        fmt::format("sluice: {}\nsluice: did not come back: rank {}\n", failure_->what(), hung);
-    std::fputs(text.c_str(), stderr);
-    std::_Exit(1);
+    std::string text = failure_->what();
+    try {
+      std::rethrow_exception(cause_);
+    } catch (const std::exception& error) {
+      text = error.what();
+    } catch (...) {  // the failure says what there is to say
+    }
+    fmt::print(stderr, "sluice: {}\nsluice: did not come back: rank {}\n", text, hung);
+    std::_Exit(static_cast<int>(failure_->code()));
   }
 
   // REQUIRES: all threads were joined.
@@ -176,11 +181,13 @@ class World {
  private:
   RankState& rank(int r) { return ranks_[static_cast<std::size_t>(r)]; }
 
-  // Only the first failure counts: it is the cause of the others.
+  // Only the first failure counts: it is the cause of the others. Who met it may say more of it
+  // on the way out: where it was, for one.
   void set_failure(const CommError& error, int thrown_by, std::exception_ptr cause) {
+    if (failure_ && thrown_by != failed_rank_) return;
+    cause_ = std::move(cause);
     if (failure_) return;
     failure_ = error;
-    cause_ = std::move(cause);
     failed_rank_ = thrown_by;
     wake_all();
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "runtime/files/file_system.h"
 
 namespace sluice {
@@ -62,17 +63,6 @@ void drop_lines(FileSystem& files, const std::string& path, std::int64_t first_s
     if (judge(line, first_step) == Line::keep) rewritten.write(line);
   });
   rewritten.commit();
-}
-
-// `digits` has an optional sign and fraction.
-std::string with_commas(std::string digits) {
-  const std::size_t first = digits.find_first_of("0123456789");
-  if (first == std::string::npos) return digits;  // nan, inf
-  for (std::size_t at = std::min(digits.find('.'), digits.size()); at > first + 3;) {
-    at -= 3;
-    digits.insert(at, ",");
-  }
-  return digits;
 }
 
 }  // namespace

@@ -49,6 +49,11 @@ std::string time_field(double wall_time) {
   return key(1, Wire::fixed64) + little_endian(std::bit_cast<std::uint64_t>(wall_time));
 }
 
+// Step 0 is the default, which protobuf leaves out.
+std::string step_field(std::int64_t step) {
+  return step == 0 ? "" : key(2, Wire::varint) + varint(static_cast<std::uint64_t>(step));
+}
+
 std::string record(std::string_view event) {
   const std::string length = little_endian(static_cast<std::uint64_t>(event.size()));
   return (length + little_endian(masked_crc32c(length)))
@@ -73,18 +78,20 @@ std::string tfevents_first_record(double wall_time) {
   return record(time_field(wall_time) + text_field(3, "brain.Event:2"));
 }
 
+std::string tfevents_start_record(double wall_time, std::int64_t step) {
+  const std::string session_log = key(1, Wire::varint) + varint(1);  // status: START
+  return record(time_field(wall_time) + step_field(step) + text_field(7, session_log));
+}
+
 std::string tfevents_scalar_record(double wall_time, std::int64_t step, std::string_view tag,
                                    float value) {
-  std::string event = time_field(wall_time);
-  // Step 0 is the default, which protobuf leaves out.
-  if (step != 0) event += key(2, Wire::varint) + varint(static_cast<std::uint64_t>(step));
   const std::string scalar = text_field(1, tag) + key(2, Wire::fixed32) +
                              little_endian(std::bit_cast<std::uint32_t>(value));
-  return record(event + text_field(5, text_field(1, scalar)));
+  return record(time_field(wall_time) + step_field(step) + text_field(5, text_field(1, scalar)));
 }
 
 TfeventsWriter::TfeventsWriter(FileSystem& files, const std::string& folder,
-                               const std::string& host, double wall_time) {
+                               const std::string& host, double wall_time, std::int64_t first_step) {
   make_folders(files, folder);
   const std::string base = fmt::format("{}/events.out.tfevents.{:.0f}.{}", folder,
                                        std::floor(wall_time), host.empty() ? "localhost" : host);
@@ -93,7 +100,7 @@ TfeventsWriter::TfeventsWriter(FileSystem& files, const std::string& folder,
   for (int n = 1; is_there(path_); ++n)
     path_ = fmt::format("{}.{}", base, n);
   file_ = std::make_unique<AppendFile>(files, path_, AppendFile::Existing::must_be_new);
-  file_->append(tfevents_first_record(wall_time));
+  file_->append(tfevents_first_record(wall_time) + tfevents_start_record(wall_time, first_step));
 }
 
 void TfeventsWriter::append(double wall_time, std::int64_t step, std::span<const Scalar> scalars) {

@@ -1,0 +1,137 @@
+#include "cli/progress.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <string_view>
+
+#include "base/text.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr int kBoxes = 24, kMinBoxes = 8;
+
+double process_gibibytes() {
+  std::ifstream status("/proc/self/status");
+  std::string word;
+  while (status >> word)
+    if (word == "VmHWM:") {
+      double kibibytes = 0;
+      status >> kibibytes;
+      return kibibytes / (1 << 20);
+    }
+  return 0;
+}
+
+double machine_gibibytes() {
+  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)) /
+         (1 << 30);
+}
+
+// Multiplications and additions of a training step per token: 6 per weight outside the embedding,
+// and attention over the whole sequence.
+double flops_per_token(const ModelShape& s, std::int64_t length) {
+  const double block = static_cast<double>(s.dim * s.qkv_dim() + s.dim * s.dim +
+                                           s.dim * s.up_dim() + s.ffn_dim * s.dim);
+  const double weights =
+      static_cast<double>(s.layers) * block + static_cast<double>(s.vocab_size * s.dim);
+  return 6 * weights + 12 * static_cast<double>(s.layers * s.dim * length);
+}
+
+bool can_rewrite_lines() {
+  const char* term = std::getenv("TERM");
+  return isatty(STDERR_FILENO) == 1 && term != nullptr && std::string_view(term) != "dumb";
+}
+
+int terminal_columns() {
+  winsize size{};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+// 0:07, 12:30, 3:05:00
+std::string clock_text(double seconds) {
+  const auto all = static_cast<std::int64_t>(std::ceil(std::clamp(seconds, 0.0, 1e9)));
+  const std::int64_t hours = all / 3600, minutes = all / 60 % 60;
+  return hours > 0 ? fmt::format("{}:{:02}:{:02}", hours, minutes, all % 60)
+                   : fmt::format("{}:{:02}", minutes, all % 60);
+}
+
+}  // namespace
+
+Progress::Progress(const Config& config, const ModelShape& shape)
+    : config_(config),
+      flops_per_token_(flops_per_token(shape, config.training.sequence_length)),
+      has_bar_(config.metrics.progress && can_rewrite_lines()) {}
+
+Progress::~Progress() { erase_bar(); }
+
+void Progress::step(const StepMetrics& metrics) {
+  erase_bar();
+  StepLine line;
+  line.step = metrics.step;
+  line.loss = metrics.loss;
+  line.grad_norm = metrics.grad_norm;
+  line.memory_gib = process_gibibytes();
+  line.memory_percent = 100 * line.memory_gib / machine_gibibytes();
+  line.tps = metrics.tps;
+  line.tflops = metrics.tps * flops_per_token_ / 1e12;
+  line.bubble_percent = 100 * metrics.bubble;
+  std::string text = step_line(line);
+  if (metrics.validation_loss)
+    text += fmt::format("  validation: {:8.5f}", *metrics.validation_loss);
+  fmt::print("{}\n", text);
+  std::fflush(stdout);
+
+  // Saving and validating count too: the pace is that of the clock on the wall, once there are two
+  // steps to take it from.
+  const auto now = std::chrono::steady_clock::now();
+  double pace = metrics.step_time_s;
+  if (num_done_ == 0)
+    started_ = now;
+  else
+    pace = std::chrono::duration<double>(now - started_).count() / static_cast<double>(num_done_);
+  ++num_done_;
+  const std::int64_t steps_left = config_.training.steps - metrics.step;
+  bar_.reset();
+  if (steps_left > 0) bar_ = {metrics, pace * static_cast<double>(steps_left)};
+  draw_bar();
+}
+
+void Progress::note(const std::string& text) {
+  erase_bar();
+  fmt::print(stderr, "sluice: {}\n", text);
+  draw_bar();
+}
+
+void Progress::erase_bar() {
+  if (has_bar_ && bar_) fmt::print(stderr, "\r\x1b[K");
+}
+
+void Progress::draw_bar() {
+  // The cursor goes back to the start: whoever else writes to the terminal writes over the bar.
+  if (has_bar_ && bar_) fmt::print(stderr, "{}\r", bar_line(*bar_, terminal_columns() - 1));
+}
+
+std::string Progress::bar_line(const Bar& bar, int columns) const {
+  const std::int64_t steps = config_.training.steps;
+  const double share = static_cast<double>(bar.last.step) / static_cast<double>(steps);
+  std::string line =
+      fmt::format("{}/{}  {:.0f}%  loss {:.4f}  tps {}  {} left", bar.last.step, steps,
+                  std::floor(100 * share), bar.last.loss,
+                  with_commas(fmt::format("{:.0f}", bar.last.tps)), clock_text(bar.seconds_left));
+  const int room = columns - static_cast<int>(line.size()) - 4;
+  if (const int boxes = std::min(kBoxes, room); boxes >= kMinBoxes) {
+    const int full = static_cast<int>(share * boxes);
+    line = fmt::format("[{:#<{}}{:-<{}}]  {}", "", full, "", boxes - full, line);
+  }
+  return line.substr(0, static_cast<std::size_t>(std::max(0, columns)));
+}
+
+}  // namespace sluice::cli
