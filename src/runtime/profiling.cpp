@@ -43,7 +43,7 @@ class Alone : public Communicator {
   std::unique_ptr<Communicator> group(std::span<const int>) override {
     throw InternalError("a rank alone has no groups");
   }
-  void fail(const std::exception_ptr  void abort(const std::string& reason) override { throw InternalError(reason); } cause) override { std::rethrow_exception(cause); }
+  void fail(const std::exception_ptr& cause) override { std::rethrow_exception(cause); }
 
  private:
   at::Tensor source_;
