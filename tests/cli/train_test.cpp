@@ -415,6 +415,30 @@ TEST_F(Train, TheLastStepIsValidatedToo) {
   EXPECT_EQ(validated, 2);  // steps 6 and 8
 }
 
+// The quickstart as it stands, on its real text, for its first steps.
+TEST(Quickstart, LearnsFromTheRealCorpus) {
+  const TemporaryFolder folder;
+  const Ran corpus =
+      run_shell(fmt::format("'{}/tools/corpus' --no-install quickstart/kjv.txt", SLUICE_SOURCE_DIR),
+                folder.path());
+  if (corpus.code == 2) GTEST_SKIP() << corpus.err;
+  ASSERT_EQ(corpus.code, 0) << corpus.err;
+  const Ran ran =
+      run_shell(fmt::format("'{}' train '{}/examples/quickstart.toml' --training.steps=40 "
+                            "--lr_scheduler.warmup_steps=20 --trace quickstart.svg",
+                            SLUICE_ENGINE_BINARY, SLUICE_SOURCE_DIR),
+                folder.path());
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  Json last;
+  const std::string text = test::read_text(folder.path() + "/quickstart/metrics/metrics.jsonl");
+  for (const std::string_view line : split(text, '\n'))
+    if (!line.empty()) last = Json::parse(line);
+  EXPECT_EQ(last["step"], 40);
+  EXPECT_LT(last["validation_loss"].get<double>(), 2.6);  // 5.5 at the start
+  EXPECT_TRUE(std::filesystem::exists(folder.path() + "/quickstart/checkpoints/LATEST"));
+  EXPECT_NE(test::read_text(folder.path() + "/quickstart.svg").find("<svg"), std::string::npos);
+}
+
 TEST(Examples, ALayerOfOnesOwnLearns) {
   const Ran ran = run_shell(fmt::format("'{}'", SLUICE_OWN_LAYER));
   ASSERT_EQ(ran.code, 0) << ran.err;
