@@ -1,10 +1,8 @@
 #include "runtime/ranks.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -28,21 +26,7 @@ MpiReport as_mpi_report(const Report& report) {
   };
 }
 
-// Where a rank computes.
-struct Place {
-  std::array<char, 256> host{};
-  cpu_set_t cores;
-};
-
-Place place_of_this_rank() {
-  Place place;
-  gethostname(place.host.data(), place.host.size() - 1);
-  CPU_ZERO(&place.cores);
-  sched_getaffinity(0, sizeof place.cores, &place.cores);
-  return place;
-}
-
-bool share_cores(const Place& a, const Place& b) {
+bool share_cores(const RankCores& a, const RankCores& b) {
   cpu_set_t both;
   CPU_AND(&both, &a.cores, &b.cores);
   return std::strcmp(a.host.data(), b.host.data()) == 0 && CPU_COUNT(&both) > 0;
@@ -102,20 +86,27 @@ bool prints_for_all() {
   return !launch || launch->rank == 0;
 }
 
-int threads_per_rank(Communicator& world) {
-  const Place mine = place_of_this_rank();
-  std::vector<Place> places(static_cast<std::size_t>(world.size()));
-  world.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(places)),
-                   "cores");
+int threads_per_rank(std::span<const RankCores> ranks) {
   int least = CPU_SETSIZE;
-  for (const Place& place : places) {
-    const auto sharing = std::count_if(places.begin(), places.end(), [&](const Place& other) {
-      return share_cores(place, other);
+  for (const RankCores& rank : ranks) {
+    const auto num_sharing = std::count_if(ranks.begin(), ranks.end(), [&](const RankCores& other) {
+      return share_cores(rank, other);
     });
-    const int cores = CPU_COUNT(&place.cores);
-    least = std::min(least, sharing > 0 ? cores / static_cast<int>(sharing) : 1);
+    if (num_sharing > 0)
+      least = std::min(least, CPU_COUNT(&rank.cores) / static_cast<int>(num_sharing));
   }
   return std::max(least, 1);
+}
+
+int threads_per_rank(Communicator& world) {
+  RankCores mine;
+  gethostname(mine.host.data(), mine.host.size() - 1);
+  CPU_ZERO(&mine.cores);
+  if (sched_getaffinity(0, sizeof mine.cores, &mine.cores) != 0) CPU_SET(0, &mine.cores);
+  std::vector<RankCores> all(static_cast<std::size_t>(world.size()));
+  world.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)),
+                   "cores");
+  return threads_per_rank(all);
 }
 
 }  // namespace sluice

@@ -2,8 +2,12 @@
 // srun started, as comm.backend says.
 #pragma once
 
+#include <sched.h>
+
+#include <array>
 #include <exception>
 #include <functional>
+#include <span>
 
 #include "base/error.h"
 #include "comm/communicator.h"
@@ -28,9 +32,16 @@ ExitCode report_once(const std::function<ExitCode()>& command, const Report& rep
 // Whether this process prints what all know: it has no launcher, or is rank 0 of one.
 bool prints_for_all();
 
-// Threads that a rank may compute with: the cores it is bound to, dealt among the ranks of its host
-// that share them, and the least of this over all ranks, because bits are equal only for equal
-// threads. Every rank calls it.
+// Where a rank computes: its host, and the cores of it that it is bound to.
+struct RankCores {
+  std::array<char, 256> host{};
+  cpu_set_t cores;
+};
+
+// Threads that each rank may compute with: its cores, dealt among the ranks of its host that share
+// any of them, and the least of this over all ranks, because bits are equal only for equal threads.
+int threads_per_rank(std::span<const RankCores> ranks);
+// The same for the ranks of `world`, each of which calls it.
 int threads_per_rank(Communicator& world);
 
 }  // namespace sluice
