@@ -1,6 +1,7 @@
 // How close real pipelines come to their limit, on threads of one process.
 //
-//   bound      every rank computes its own share at the same time as the others, without messages
+//   bound      every rank plays its own program at the same time as the others, and finds every
+//              message there already
 //   time       one step through the executor, from barrier to barrier (the best of some repeats)
 //   simulated  the same step from op times measured with all ranks busy
 //
@@ -17,6 +18,7 @@
 #include "base/error.h"
 #include "comm/threads/threads.h"
 #include "runtime/allocator.h"
+#include "runtime/alone.h"
 #include "runtime/executor.h"
 #include "runtime/profiling.h"
 #include "runtime/trainer.h"
@@ -54,8 +56,8 @@ class Rank {
  public:
   Rank(const TrainerOptions& options, const Schedule& schedule, Communicator& world)
       : options_(options),
-        schedule_(schedule),
         world_(world),
+        alone_(world, options, schedule.num_microbatches),
         bounds_(slice_bounds(schedule, options.sequence_length)),
         stages_(make_stages(options, schedule, world.rank())) {
     std::map<int, Stage*> local;
@@ -64,60 +66,33 @@ class Rank {
     data_.tokens = at::randint(options.shape.vocab_size, {1, options.sequence_length}, at::kLong);
     data_.targets = at::randint(options.shape.vocab_size, {1, options.sequence_length}, at::kLong);
     executor_ = std::make_unique<Executor>(schedule, local, world);
+    lone_executor_ = std::make_unique<Executor>(schedule, local, alone_);
   }
 
   // Seconds of one step, from barrier to barrier.
-  double step() {
-    begin();
-    const auto start = barrier();
-    executor_->run([this](int) -> const Microbatch& { return data_; }, bounds_, options_.shape.dim,
-                   at::kFloat, start);
-    return std::chrono::duration<double>(barrier() - start).count();
-  }
-
-  // Seconds of every rank's own share, likewise.
-  double own_share() {
-    begin();
-    const auto start = barrier();
-    for (int m = 0; m < schedule_.num_microbatches; ++m)
-      for (const auto& [number, stage] : stages_)
-        share(number, *stage, m);
-    return std::chrono::duration<double>(barrier() - start).count();
-  }
+  double step() { return time(*executor_); }
+  // Seconds of every rank's own program, likewise.
+  double own_share() { return time(*lone_executor_); }
 
  private:
-  Clock::time_point barrier() {
-    world_.barrier();
-    return Clock::now();
-  }
-
-  void begin() {
+  double time(Executor& executor) {
     for (const auto& [number, stage] : stages_)
       stage->begin_step(bounds_, 1e-3);
-  }
-
-  at::Tensor activation(int slice) const {
-    const auto c = static_cast<std::size_t>(slice);
-    return at::randn({bounds_[c + 1] - bounds_[c], options_.shape.dim});
-  }
-
-  void share(int number, Stage& stage, int m) {
-    const bool last = number == schedule_.num_stages() - 1;
-    for (int slice = 0; slice < schedule_.num_slices; ++slice)
-      stage.forward(m, slice, data_, number == 0 ? at::Tensor() : activation(slice));
-    for (int slice = schedule_.num_slices; slice-- > 0;) {
-      stage.input_grad(m, slice, last ? at::Tensor() : activation(slice));
-      stage.weight_grad(m, slice);
-    }
+    world_.barrier();
+    const auto start = Clock::now();
+    executor.run([this](int) -> const Microbatch& { return data_; }, bounds_, options_.shape.dim,
+                 at::kFloat, start);
+    world_.barrier();
+    return std::chrono::duration<double>(Clock::now() - start).count();
   }
 
   const TrainerOptions& options_;
-  const Schedule& schedule_;
   Communicator& world_;
+  Alone alone_;
   SliceBounds bounds_;
   std::map<int, std::unique_ptr<Stage>> stages_;
   Microbatch data_;
-  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Executor> executor_, lone_executor_;
 };
 
 struct Measured {
@@ -141,9 +116,7 @@ Measured measure(const Options& options, const Schedule& schedule) {
       mine.bound = std::min(mine.bound, rank.own_share());
       mine.time = std::min(mine.time, rank.step());
     }
-    ProfileOptions profile;
-    profile.rounds = options.repeats;
-    mine.costs = profile_ops(trainer, schedule, world, profile);
+    mine.costs = profile_ops(trainer, schedule, world);
     if (world.rank() == 0) all = std::move(mine);
   });
   return all;

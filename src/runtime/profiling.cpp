@@ -4,10 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <set>
 
-#include "base/error.h"
+#include "runtime/alone.h"
 #include "runtime/byte_costs.h"
 #include "runtime/op_timings.h"
 
@@ -19,35 +18,6 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
-
-// A rank without others: what it sends vanishes, what it is to receive is there at once.
-class Alone : public Communicator {
- public:
-  Alone(const Communicator& world, const TrainerOptions& options, int num_microbatches)
-      : Communicator(world.rank(), world.world_ranks()),
-        // Ordinary values: kernels are slower on infinities and denormals.
-        source_(at::randn({options.global_batch_size / num_microbatches * options.sequence_length *
-                           options.shape.dim})
-                    .mul_(0.1)
-                    .to(options.dtype)) {}
-
-  Request post_send(Lane, int, std::span<const std::byte>, std::string_view) override {
-    return Request();
-  }
-  Request post_recv(Lane, int, std::span<std::byte> bytes, std::string_view label) override {
-    SLUICE_CHECK(bytes.size() <= source_.nbytes(), "{}: {} bytes, and a microbatch has {}", label,
-                 bytes.size(), source_.nbytes());
-    std::memcpy(bytes.data(), source_.data_ptr(), bytes.size());
-    return Request();
-  }
-  std::unique_ptr<Communicator> group(std::span<const int>) override {
-    throw InternalError("a rank alone has no groups");
-  }
-  void fail(const std::exception_ptr& cause) override { std::rethrow_exception(cause); }
-
- private:
-  at::Tensor source_;
-};
 
 // Says when every rank has finished, without making any wait: they are to go on computing.
 class Finish {
