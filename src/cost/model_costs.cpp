@@ -31,19 +31,24 @@ std::int64_t slice_tokens(const StagedModel& model, const Schedule& schedule, in
                                 : schedule.slice_sizes[static_cast<std::size_t>(slice)]);
 }
 
+StashQuery query_of(const StagedModel& model, const Schedule& schedule, int slice) {
+  return {.shape = model.shape,
+          .level = model.level,
+          .tokens = slice_tokens(model, schedule, slice),
+          .element_bytes = model.element_bytes,
+          .sliced = schedule.num_slices > 1};
+}
+
 Costs byte_costs(const StagedModel& model, const Schedule& schedule) {
-  std::vector<OpCosts> table;
+  Costs all(schedule.num_stages(), schedule.num_slices);
+  all.measured = true;
   for (int stage = 0; stage < schedule.num_stages(); ++stage)
     for (int slice = 0; slice < schedule.num_slices; ++slice) {
-      const StashQuery query{.shape = model.shape,
-                             .level = model.level,
-                             .tokens = slice_tokens(model, schedule, slice),
-                             .element_bytes = model.element_bytes,
-                             .sliced = schedule.num_slices > 1};
+      const StashQuery query = query_of(model, schedule, slice);
       const StageLayers layers = model.layers_of(stage);
       const auto blocks = static_cast<double>(layers.end - layers.first);
       const StashBytes block = block_stash(query);
-      OpCosts costs;
+      OpCosts& costs = all.at(stage, slice);
       costs.f = costs.i = costs.w = 1;
       costs.b = 2;
       costs.after_f = blocks * static_cast<double>(block.after_f);
@@ -59,11 +64,8 @@ Costs byte_costs(const StagedModel& model, const Schedule& schedule) {
           costs.after_f += static_cast<double>(end.after_f);
           costs.after_i += static_cast<double>(end.after_i);
         }
-      table.push_back(costs);
     }
-  Costs costs(schedule.num_stages(), schedule.num_slices, std::move(table));
-  costs.measured = true;
-  return costs;
+  return all;
 }
 
 double block_work(const ModelShape& s, RecomputeLevel level, std::int64_t length) {
@@ -71,18 +73,20 @@ double block_work(const ModelShape& s, RecomputeLevel level, std::int64_t length
   const auto out = static_cast<double>(s.dim * s.dim);
   const auto up = static_cast<double>(s.dim * s.up_dim());
   const auto down = static_cast<double>(s.ffn_dim * s.dim);
-  // Two products over half the pairs of positions; the backward has five of them.
-  const auto attention = 2 * static_cast<double>(s.dim * length);
+  // Two products over the pairs of positions, of which a decoder needs half; the backward has five.
+  const auto attention = (s.encoder() ? 4 : 2) * static_cast<double>(s.dim * length);
   double work = 3 * 2 * (qkv + out + up + down) + 3.5 * attention;
   if (level >= RecomputeLevel::mlp) work += 2 * up;
-  if (level >= RecomputeLevel::all_but_attention) work += 2 * (qkv + out);
+  if (level >= RecomputeLevel::all_but_attention)
+    work += 2 * (qkv + out + (s.encoder() ? down : 0));  // an encoder's last norm is after it
   if (level >= RecomputeLevel::full) work += attention;
   return work;
 }
 
 double head_work(const ModelShape& s) {
   // F: logits and the gradient of the input; W: the logits again, and the gradient of the weight.
-  return 4 * 2 * static_cast<double>(s.dim * s.vocab_size);
+  const double output = 4 * 2 * static_cast<double>(s.dim * s.vocab_size);
+  return output + (s.encoder() ? 3 * 2 * static_cast<double>(s.dim * s.dim) : 0);
 }
 
 }  // namespace sluice

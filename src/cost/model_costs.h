@@ -31,13 +31,15 @@ WeightBytes weight_bytes(const StagedModel& model, std::span<const int> stages, 
 
 // Tokens of a slice over all sequences of a microbatch.
 std::int64_t slice_tokens(const StagedModel& model, const Schedule& schedule, int slice);
+// What the functions of stash.h and workspace.h ask.
+StashQuery query_of(const StagedModel& model, const Schedule& schedule, int slice);
 
 // Bytes that each op keeps and sends. All ops take as long, since only their order matters for
 // memory; messages are free.
 Costs byte_costs(const StagedModel& model, const Schedule& schedule);
 
 // Multiplications and additions that a step executes per token, forward and backward with what is
-// computed again: attention over a causal sequence of `length` tokens, the head's logits twice.
+// computed again: attention over a sequence of `length` tokens, the head's logits twice.
 double block_work(const ModelShape& shape, RecomputeLevel level, std::int64_t length);
 double head_work(const ModelShape& shape);
 

@@ -17,17 +17,15 @@ class List {
   }
   void add_norm(const std::string& name) {
     add(name + ".weight", {shape_.dim});
-    if (has_biases()) add(name + ".bias", {shape_.dim});
+    if (shape_.has_biases()) add(name + ".bias", {shape_.dim});
   }
   void add_linear(const std::string& name, std::int64_t out, std::int64_t in) {
     add(name + ".weight", {out, in});
-    if (has_biases()) add(name + ".bias", {out});
+    if (shape_.has_biases()) add(name + ".bias", {out});
   }
   std::vector<ParameterShape> take() { return std::move(parameters_); }
 
  private:
-  bool has_biases() const { return shape_.family != ModelFamily::llama; }
-
   const ModelShape& shape_;
   std::vector<ParameterShape> parameters_;
 };
@@ -43,6 +41,7 @@ std::vector<ParameterShape> stage_parameters(const ModelShape& s, const StageLay
   if (layers.embedding) {
     list.add("embedding.weight", {s.vocab_size, s.dim});
     if (s.family != ModelFamily::llama) list.add("positions.weight", {s.positions, s.dim});
+    if (s.encoder()) list.add_norm("embedding_norm");
   }
   for (std::int64_t layer = layers.first; layer < layers.end; ++layer) {
     const std::string prefix = fmt::format("layers.{}.", layer);
@@ -54,8 +53,10 @@ std::vector<ParameterShape> stage_parameters(const ModelShape& s, const StageLay
     list.add_linear(prefix + "mlp.down", s.dim, s.ffn_dim);
   }
   if (layers.head) {
+    if (s.encoder()) list.add_linear("head.dense", s.dim, s.dim);
     list.add_norm("norm");
     list.add("head.weight", {s.vocab_size, s.dim});
+    if (s.encoder()) list.add("head.bias", {s.vocab_size});
   }
   return list.take();
 }

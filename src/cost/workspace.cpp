@@ -8,11 +8,11 @@ namespace {
 constexpr std::int64_t kFloat = 4;
 constexpr std::int64_t kHeadChunk = 256;  // tokens whose logits the head holds at a time
 
-// Inside the backward of a norm, per token and with its result: RMS norm's is made of fp32 steps.
+// Inside the backward of a norm, per token and with its result: RMS norm's of narrow types is made
+// of fp32 steps.
 std::int64_t norm_backward(const ModelShape& shape, std::int64_t element_bytes) {
-  if (shape.family != ModelFamily::llama) return shape.dim * element_bytes;
-  return element_bytes == kFloat ? 6 * shape.dim * kFloat
-                                 : shape.dim * (7 * kFloat + element_bytes);
+  const bool steps = shape.family == ModelFamily::llama && element_bytes < kFloat;
+  return shape.dim * (element_bytes + (steps ? 7 * kFloat : 0));
 }
 
 }  // namespace
@@ -27,20 +27,24 @@ OpWorkspace block_workspace(const StashQuery& q) {
   const std::int64_t whole = block_stash(all).after_f;  // everything that the forward computes
   const StashBytes kept = block_stash(q);
   OpWorkspace bytes;
-  // What the level does not keep, and the MLP's output before it is added.
-  bytes.f = whole - kept.after_f + s.dim * e * q.tokens;
-  // The forward once more, and then the largest of three moments. In the activation's backward:
-  const std::int64_t activation = (s.ffn_dim * (llama ? 5 : 1) + s.up_dim()) * e;
-  // After attention: gradients of activation and up projection, of the second norm, of the sum
-  // after attention, of attention's output and that by heads, of q, of k and v in fp32 and as they
-  // are used, of the product that made them;
-  const std::int64_t used = (narrow ? 2 : llama ? 1 : 0) * s.kv_dim() * e;
-  const std::int64_t attended = (s.ffn_dim + s.up_dim() + 4 * s.dim) * e + s.dim * e +
-                                2 * s.kv_dim() * kFloat + used + s.qkv_dim() * e;
-  // with the parts of the last one before they are joined, or with the first norm's backward.
-  const std::int64_t joined = s.qkv_dim() * e;
-  const std::int64_t normed = s.dim * e + norm_backward(s, e);
-  bytes.i = whole + std::max(activation, attended + std::max(joined, normed)) * q.tokens -
+  // What the level does not keep, and a decoder's MLP output before it is added.
+  bytes.f = whole - kept.after_f + (s.encoder() ? 0 : s.dim * e * q.tokens);
+  // The forward once more, and then the largest of four moments. In the activation's backward:
+  const std::int64_t activation = (s.ffn_dim * (llama ? 2 : 1) + s.up_dim()) * e;
+  // From then on there are the gradients of activation and up projection, of its input, of a norm
+  // and of the sum after attention. In attention, besides: its output and that's gradient by heads
+  // and as it came, the gradients of q, k and v and the parts they are added up from; and keys and
+  // values for each head that shares them, or later one narrow part made wide;
+  const std::int64_t always = (s.ffn_dim + s.up_dim() + 3 * s.dim) * e;
+  const std::int64_t copies =
+      std::max(s.kv_dim() < s.dim ? 2 * s.dim * e : 0, narrow ? s.dim * kFloat : 0);
+  const std::int64_t attention =
+      always + 3 * s.dim * e + (s.dim + 2 * s.kv_dim()) * kFloat + 3 * s.dim * e + copies;
+  // when they are joined;
+  const std::int64_t joining = always + 2 * s.dim * e + 3 * s.qkv_dim() * e;
+  // and in the first norm's backward.
+  const std::int64_t norming = always + s.qkv_dim() * e + s.dim * e + norm_backward(s, e);
+  bytes.i = whole + std::max({activation, attention, joining, norming}) * q.tokens -
             std::max(kept.after_f, kept.after_i);
   // Products of narrow types are made in fp32.
   if (narrow) bytes.w = (s.up_dim() + s.dim) * kFloat * q.tokens;
@@ -50,7 +54,8 @@ OpWorkspace block_workspace(const StashQuery& q) {
 OpWorkspace embedding_workspace(const StashQuery& q) {
   const std::int64_t unit = q.tokens * q.shape.dim;
   OpWorkspace bytes;
-  if (q.shape.family != ModelFamily::llama) bytes.f = unit * q.element_bytes;  // positions
+  if (q.shape.has_biases()) bytes.f = unit * q.element_bytes;  // positions
+  if (q.shape.encoder()) bytes.i = 2 * unit * q.element_bytes;
   if (q.element_bytes < kFloat) bytes.w = unit * kFloat;
   return bytes;
 }
@@ -65,8 +70,10 @@ OpWorkspace head_workspace(const StashQuery& q) {
   const std::int64_t product =
       logits + (narrow ? chunk * s.vocab_size * e : 0) + chunk * s.dim * e + wide;
   OpWorkspace bytes;
-  bytes.f = q.tokens * s.dim * e + std::max(product, q.tokens * norm_backward(s, e));
-  bytes.w = logits + wide;
+  const std::int64_t unit = q.tokens * s.dim;
+  const std::int64_t backward = s.encoder() ? 3 * unit * e : q.tokens * norm_backward(s, e);
+  bytes.f = unit * e + std::max(product, backward);
+  bytes.w = std::max(logits + wide, s.encoder() && narrow ? 2 * unit * kFloat : 0);
   return bytes;
 }
 
@@ -76,11 +83,7 @@ std::int64_t workspace_bytes(const StagedModel& model, const Schedule& schedule,
   for (const int stage : stages) {
     const StageLayers layers = model.layers_of(stage);
     for (int slice = 0; slice < schedule.num_slices; ++slice) {
-      const StashQuery query{.shape = model.shape,
-                             .level = model.level,
-                             .tokens = slice_tokens(model, schedule, slice),
-                             .element_bytes = model.element_bytes,
-                             .sliced = schedule.num_slices > 1};
+      const StashQuery query = query_of(model, schedule, slice);
       for (const auto& [has, part] : {std::pair{layers.embedding, embedding_workspace(query)},
                                       std::pair{layers.end > layers.first, block_workspace(query)},
                                       std::pair{layers.head, head_workspace(query)}})

@@ -1,6 +1,7 @@
 // Temporaries: what a rank allocates inside an op, beyond what is there before it and beyond what
-// it leaves. An estimate, from the largest moments of each op; a test holds it against the
-// allocator.
+// it leaves. An estimate, from the largest moments of each op and without what kernels take inside
+// themselves, for attention over pieces (slices, packed documents), which takes the most; a test
+// holds it against the allocator.
 #pragma once
 
 #include <cstdint>
