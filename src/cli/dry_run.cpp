@@ -1,42 +1,177 @@
 #include "cli/dry_run.h"
 
 #include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/text.h"
-#include "cost/weights.h"
+#include "cost/buffers.h"
+#include "cost/workspace.h"
 
 namespace sluice::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Class {
+  const char* name;
+  std::int64_t (*bytes)(const RankMemory&);
+};
+constexpr Class kClasses[] = {
+    {"weights", [](const RankMemory& m) { return m.weights; }},
+    {"gradients", [](const RankMemory& m) { return m.gradients; }},
+    {"optimizer", [](const RankMemory& m) { return m.optimizer; }},
+    {"stash", [](const RankMemory& m) { return m.stash; }},
+    {"buffers", [](const RankMemory& m) { return m.buffers; }},
+    {"workspace", [](const RankMemory& m) { return m.workspace; }},
+    {"total", [](const RankMemory& m) { return m.total(); }},
+};
+
+std::string mebibytes(double bytes) { return fmt::format("{:.2f}", bytes / (1 << 20)); }
+
+std::int64_t sum(const std::vector<RankMemory>& ranks, const Class& c) {
+  std::int64_t total = 0;
+  for (const RankMemory& rank : ranks)
+    total += c.bytes(rank);
+  return total;
+}
+
+// Of this machine, or what a container leaves of it.
+std::int64_t machine_bytes() {
+  const std::int64_t installed = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  std::ifstream limit("/sys/fs/cgroup/memory.max");
+  std::int64_t allowed = 0;
+  return limit >> allowed ? std::min(installed, allowed) : installed;
+}
+
+// What has to fit into this machine: on threads all ranks, else at least the largest.
+std::int64_t needed_bytes(const RunSetup& setup, const std::vector<RankMemory>& ranks) {
+  std::int64_t all = 0, largest = 0;
+  for (const RankMemory& rank : ranks) {
+    all += rank.total();
+    largest = std::max(largest, rank.total());
+  }
+  return setup.config.comm.backend == "threads" ? all : largest;
+}
+
+// The peak of the stash over all ranks when I and W run together, where that is less because a
+// layer's stash grows at I; 0 where it is not.
+double smaller_fused_peak(const RunSetup& setup) {
+  if (setup.options.level == RecomputeLevel::none || setup.config.parallelism.fuse_backward)
+    return 0;
+  const StagedModel model = staged_model(setup.options, setup.schedule);
+  const StashBytes block = block_stash(query_of(model, setup.schedule, 0));
+  if (block.after_i <= block.after_f) return 0;
+  Config fused = setup.config;
+  fused.parallelism.fuse_backward = true;
+  const Schedule schedule = make_schedule(fused);
+  const double peak = simulate(schedule, byte_costs(model, schedule)).max_peak_bytes;
+  return peak < setup.memory.max_peak_bytes ? peak : 0;
+}
+
+std::vector<std::string> remarks(const RunSetup& setup, const std::vector<RankMemory>& ranks) {
+  std::vector<std::string> out;
+  if (const double fused = smaller_fused_peak(setup); fused > 0)
+    out.push_back(fmt::format(
+        "recompute.level is {}: what I computes again stays until its W, so the split backward of "
+        "{} stashes up to {} MiB; fused it would be {} MiB: set parallelism.fuse_backward = true",
+        setup.config.recompute.level, setup.schedule.name, mebibytes(setup.memory.max_peak_bytes),
+        mebibytes(fused)));
+  const std::int64_t needed = needed_bytes(setup, ranks), machine = machine_bytes();
+  if (needed > machine)
+    out.push_back(fmt::format(
+        "{} {} MiB, and this machine has {} MiB: use a smaller model, smaller microbatches, more "
+        "recomputation or more machines",
+        setup.config.comm.backend == "threads" ? "all ranks together need"
+                                               : "the largest rank needs",
+        mebibytes(static_cast<double>(needed)), mebibytes(static_cast<double>(machine))));
+  return out;
+}
+
+}  // namespace
+
+std::vector<RankMemory> memory_by_rank(const RunSetup& setup) {
+  const auto& [config, schedule, options, predicted] = setup;
+  const StagedModel model = staged_model(options, schedule);
+  std::vector<std::int64_t> slice_bytes;
+  for (int slice = 0; slice < schedule.num_slices; ++slice)
+    slice_bytes.push_back(slice_tokens(model, schedule, slice) * model.shape.dim *
+                          model.element_bytes);
+  const std::vector<std::int64_t> buffers = peak_buffer_bytes(schedule, slice_bytes);
+  const bool adamw = options.optimizer.kind == OptimizerKind::adamw;
+  std::vector<RankMemory> ranks(static_cast<std::size_t>(schedule.num_devices()));
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    RankMemory& rank = ranks[r];
+    // With two pipes a device may hold both copies of a stage: they share one.
+    const auto& placed = schedule.placement.stages_of(static_cast<int>(r));
+    const std::set<int> stages(placed.begin(), placed.end());
+    rank.stages.assign(stages.begin(), stages.end());
+    for (const int stage : rank.stages)
+      rank.layers.push_back(model.layers_per_stage[static_cast<std::size_t>(stage)]);
+    const WeightBytes held = weight_bytes(model, rank.stages, adamw);
+    rank.weights = held.weights;
+    rank.gradients = held.gradients;
+    rank.optimizer = held.optimizer;
+    rank.stash = static_cast<std::int64_t>(predicted.devices[r].peak_bytes);
+    rank.buffers = buffers[r];
+    rank.workspace = workspace_bytes(model, schedule, rank.stages);
+  }
+  return ranks;
+}
 
 std::string dry_run_text(const RunSetup& setup) {
-  const auto& [config, schedule, options, predicted] = setup;
-  TextTable table({"rank", "stages", "layers", "weights", "gradients", "optimizer", "stash"});
+  const Schedule& schedule = setup.schedule;
+  const std::vector<RankMemory> ranks = memory_by_rank(setup);
+  std::vector<std::string> header = {"rank", "stages", "layers"};
+  for (const Class& c : kClasses)
+    header.emplace_back(c.name);
+  TextTable table(header);
   table.left_align(1);
-  const double mib = 1 << 20;
-  for (int rank = 0; rank < schedule.num_devices(); ++rank) {
-    double weights = 0;
-    std::int64_t layers = 0;
-    const ModelShape& s = options.shape;
-    for (const int stage : schedule.placement.stages_of(rank)) {
-      const std::int64_t blocks = options.layers_per_stage[static_cast<std::size_t>(stage)];
-      layers += blocks;
-      std::int64_t count = blocks * block_weights(s);
-      if (stage == 0) count += embedding_weights(s);
-      if (stage == schedule.num_stages() - 1) count += head_weights(s);
-      weights += static_cast<double>(count);
-    }
-    const double element = options.dtype == at::kFloat ? 4 : 2;
-    double states = options.optimizer.kind == OptimizerKind::adamw ? 8 : 0;
-    if (element == 2) states += 4;
-    const auto mebibytes = [&](double bytes) { return fmt::format("{:.2f}", bytes / mib); };
-    table.add({fmt::format("{}", rank),
-               fmt::format("{}", fmt::join(schedule.placement.stages_of(rank), ",")),
-               fmt::format("{}", layers), mebibytes(weights * element), mebibytes(weights * 4),
-               mebibytes(weights * states),
-               mebibytes(predicted.devices[static_cast<std::size_t>(rank)].peak_bytes)});
+  table.left_align(2);
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    std::vector<std::string> row = {fmt::format("{}", r),
+                                    fmt::format("{}", fmt::join(ranks[r].stages, ",")),
+                                    fmt::format("{}", fmt::join(ranks[r].layers, ","))};
+    for (const Class& c : kClasses)
+      row.push_back(mebibytes(static_cast<double>(c.bytes(ranks[r]))));
+    table.add(row);
   }
-  return fmt::format("{} on {} ranks, {} microbatches of {} sequences; MiB per rank:\n{}",
-                     schedule.name, schedule.num_devices(), schedule.num_microbatches,
-                     config.training.global_batch_size / schedule.num_microbatches, table.text());
+  std::vector<std::string> row = {"all", "", ""};
+  for (const Class& c : kClasses)
+    row.push_back(mebibytes(static_cast<double>(sum(ranks, c))));
+  table.add(row);
+  std::string out = fmt::format(
+      "{} on {} ranks, {} microbatches of {} sequences; MiB per rank:\n{}", schedule.name,
+      schedule.num_devices(), schedule.num_microbatches,
+      setup.config.training.global_batch_size / schedule.num_microbatches, table.text());
+  for (const std::string& remark : remarks(setup, ranks))
+    out += remark + "\n";
+  return out;
+}
+
+std::string dry_run_json(const RunSetup& setup) {
+  const std::vector<RankMemory> ranks = memory_by_rank(setup);
+  Json rows = Json::array(), totals;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    Json row = {{"rank", r}, {"stages", ranks[r].stages}, {"layers", ranks[r].layers}};
+    for (const Class& c : kClasses)
+      row[c.name] = c.bytes(ranks[r]);
+    rows.push_back(row);
+  }
+  for (const Class& c : kClasses)
+    totals[c.name] = sum(ranks, c);
+  const std::int64_t machine = machine_bytes();
+  const Json out = {{"schedule", setup.schedule.name},
+                    {"ranks", rows},
+                    {"totals", totals},
+                    {"machine", machine},
+                    {"fits", needed_bytes(setup, ranks) <= machine},
+                    {"remarks", remarks(setup, ranks)}};
+  return out.dump(2) + "\n";
 }
 
 }  // namespace sluice::cli

@@ -1,13 +1,31 @@
 // What a run will need, without running it.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "cli/run_setup.h"
 
 namespace sluice::cli {
 
-// Memory per rank, by class.
+// Bytes of one rank, by class.
+struct RankMemory {
+  std::vector<int> stages;
+  std::vector<std::int64_t> layers;  // of each of its stages
+  std::int64_t weights = 0, gradients = 0, optimizer = 0;
+  std::int64_t stash = 0;      // its peak: what the ledger will say
+  std::int64_t buffers = 0;    // between stages, at most
+  std::int64_t workspace = 0;  // inside an op, estimated
+
+  std::int64_t total() const {
+    return weights + gradients + optimizer + stash + buffers + workspace;
+  }
+};
+std::vector<RankMemory> memory_by_rank(const RunSetup& setup);
+
+// As a table in MiB with remarks under it, or as a JSON object.
 std::string dry_run_text(const RunSetup& setup);
+std::string dry_run_json(const RunSetup& setup);
 
 }  // namespace sluice::cli

@@ -3,13 +3,11 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/price.h"
-#include "runtime/byte_costs.h"
+#include "plan/partition.h"
 #include "schedule/transforms/split_backward.h"
 #include "schedule/validate.h"
 
 namespace sluice::cli {
-namespace {
-
 Schedule make_schedule(const Config& config) {
   const ParallelismConfig& parallelism = config.parallelism;
   Schedule schedule;
@@ -26,7 +24,7 @@ Schedule make_schedule(const Config& config) {
     if (schedule.num_slices > 1)
       schedule.slice_sizes.assign(parallelism.slice_sizes.begin(), parallelism.slice_sizes.end());
   }
-  if (parallelism.fuse_backward) schedule = fuse_backward(schedule);
+  if (parallelism.fuse_backward) schedule = fuse_backward(pull_weight_gradients(schedule));
   Validation validation = validate(schedule);
   if (!validation.valid())
     throw UserError(fmt::format("{} is not a valid schedule: {}", schedule.name,
@@ -41,6 +39,17 @@ Schedule make_schedule(const Config& config) {
   return std::move(validation.lowered);
 }
 
+namespace {
+
+LayersPerStage layers_by_cost(const Config& config, const Placement& placement) {
+  const ModelShape shape = model_shape(config);
+  const PartWork work{
+      .layer = block_work(shape, recompute_level(config), config.training.sequence_length),
+      .head = head_work(shape)};
+  const std::vector<std::int64_t> layers = layers_by_work(placement, config.model.layers, work);
+  return {.rule = "list", .list = {layers.begin(), layers.end()}};
+}
+
 }  // namespace
 
 RunSetup set_up_run(const LoadedConfig& loaded) {
@@ -49,8 +58,11 @@ RunSetup set_up_run(const LoadedConfig& loaded) {
   RunSetup setup;
   setup.config = resolve_config(loaded.values);
   setup.schedule = make_schedule(setup.config);
+  LayersPerStage& layers = setup.config.parallelism.layers_per_stage;
+  if (layers.rule == "cost") layers = layers_by_cost(setup.config, setup.schedule.placement);
   setup.options = trainer_options(setup.config, setup.schedule);
-  setup.memory = simulate(setup.schedule, byte_costs(setup.options, setup.schedule));
+  setup.memory = simulate(setup.schedule,
+                          byte_costs(staged_model(setup.options, setup.schedule), setup.schedule));
   return setup;
 }
 

@@ -20,4 +20,7 @@ struct RunSetup {
 // Throws UserError for values that do not fit together and for an invalid schedule.
 RunSetup set_up_run(const LoadedConfig& loaded);
 
+// The schedule of a resolved configuration, lowered and proved.
+Schedule make_schedule(const Config& config);
+
 }  // namespace sluice::cli

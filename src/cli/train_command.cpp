@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <memory>
 
@@ -13,6 +14,8 @@
 #include "cli/run_setup.h"
 #include "cli/run_trace.h"
 #include "runtime/datasets.h"
+#include "runtime/files/file_system.h"
+#include "runtime/preflight.h"
 #include "runtime/ranks.h"
 #include "runtime/training_run.h"
 
@@ -23,6 +26,7 @@ struct Flags {
   std::string file;
   bool print_config = false;
   bool dry_run = false;
+  std::string format;  // of the dry run
   std::string trace;
   CLI::App* command = nullptr;
 };
@@ -44,19 +48,35 @@ void report_step(const Flags& flags, const Schedule& schedule, RunEnd end, Progr
   progress.note(step.line());
 }
 
+Format dry_run_format(const Flags& flags) {
+  if (!flags.format.empty() && !flags.dry_run)
+    throw user_error("--format is {}: it is of --dry-run; add that or leave it out", flags.format);
+  OutputFlags output;
+  output.format_name = flags.format;
+  return output.format("text,json");
+}
+
 ExitCode run(const Flags& flags) {
   const LoadedConfig loaded = load_config(flags.file, flags.command->remaining());
   if (flags.print_config) {
     if (prints_for_all()) OutputFlags().write(print_config(loaded));
     return ExitCode::ok;
   }
+  const Format format = dry_run_format(flags);
   const RunSetup setup = set_up_run(loaded);
   const auto& [config, schedule, options, predicted] = setup;
+  const Datasets data = open_datasets(config);
   if (flags.dry_run) {
-    if (prints_for_all()) OutputFlags().write(dry_run_text(setup));
+    check_before_run(config, options, data.training);
+    if (!flags.trace.empty()) {
+      const std::string folder = parent_folder(flags.trace);
+      if (!is_there(folder)) throw file_error("write to", folder, ENOENT);
+      check_writable(folder);
+    }
+    if (prints_for_all())
+      OutputFlags().write(format == Format::json ? dry_run_json(setup) : dry_run_text(setup));
     return ExitCode::ok;
   }
-  const Datasets data = open_datasets(config);
 
   // SIGUSR1 is what mpirun hands on as it comes, and what Slurm can send ahead of its time limit.
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1})
@@ -103,7 +123,10 @@ void add_train(CLI::App& app, ExitCode& exit_code) {
       ->required();
   command->add_flag("--print-config", flags->print_config,
                     "every value and where it comes from; trains nothing");
-  command->add_flag("--dry-run", flags->dry_run, "check everything, print memory; train nothing");
+  command->add_flag("--dry-run", flags->dry_run,
+                    "check everything, print memory by class; trains and writes nothing");
+  command->add_option("--format", flags->format, "of the dry run: text (default) or json")
+      ->type_name("FORMAT");
   command
       ->add_option("--trace", flags->trace,
                    "the last step, measured and predicted: .json for Perfetto, .svg or .html")

@@ -101,6 +101,32 @@ bool Saver::owns(const std::string& name) const {
   return false;
 }
 
+std::string find_checkpoint(const CheckpointConfig& config, const Note& note) {
+  if (config.load == "none" || (config.load == "latest" && config.folder.empty())) return "";
+  if (config.load != "latest") return checkpoint_at(config.load);
+  const auto latest = find_latest(config.folder);
+  if (!latest) return "";
+  for (const std::string& reason : latest->passed_over)
+    note("passed over: " + reason);
+  return latest->folder;
+}
+
+const TensorSpec& find_tensor(const Checkpoint& checkpoint, const TensorSpec& wanted, bool tied) {
+  const std::string name = stored_name(wanted.name, tied);
+  const TensorSpec* spec = checkpoint.find(name);
+  if (!spec)
+    throw UserError(
+        fmt::format("{} has no tensor '{}': it is of another model", checkpoint.folder(), name),
+        ExitCode::bad_data);
+  if (spec->shape != wanted.shape || spec->dtype != wanted.dtype)
+    throw UserError(
+        fmt::format("{}: '{}' is {} [{}] there and {} [{}] here: it is of another model",
+                    checkpoint.folder(), name, dtype_name(spec->dtype), fmt::join(spec->shape, ","),
+                    dtype_name(wanted.dtype), fmt::join(wanted.shape, ",")),
+        ExitCode::bad_data);
+  return *spec;
+}
+
 namespace {
 
 // Where to resume from; the same on every rank. "": a fresh start.
@@ -108,16 +134,7 @@ std::string checkpoint_to_load(const CheckpointConfig& config, Communicator& wor
                                const Note& note) {
   char path[4096] = {};
   if (world.rank() == 0) {
-    std::string found;
-    if (config.load == "latest" && !config.folder.empty()) {
-      if (const auto latest = find_latest(config.folder)) {
-        for (const std::string& reason : latest->passed_over)
-          note("passed over: " + reason);
-        found = latest->folder;
-      }
-    } else if (config.load != "latest" && config.load != "none") {
-      found = checkpoint_at(config.load);
-    }
+    const std::string found = find_checkpoint(config, note);
     SLUICE_CHECK(found.size() < sizeof path, "a path of {} bytes", found.size());
     std::memcpy(path, found.data(), found.size());
   }
@@ -133,18 +150,12 @@ std::int64_t load_checkpoint(const Config& config, Communicator& world, Trainer&
   if (path.empty()) return 0;
   const Checkpoint checkpoint(path);
   for (Saved& saved : saved_tensors(trainer)) {
-    const std::string name = stored_name(saved.name, config.model.tied_embeddings);
-    const TensorSpec* spec = checkpoint.find(name);
-    if (!spec)
-      throw UserError(fmt::format("{} has no tensor '{}': it is of another model", path, name),
-                      ExitCode::bad_data);
-    if (spec->shape != saved.tensor.sizes().vec() || spec->dtype != dtype_of(saved.tensor))
-      throw UserError(
-          fmt::format("{}: '{}' is [{}] there and [{}] here: it is of another model", path, name,
-                      fmt::join(spec->shape, ","), fmt::join(saved.tensor.sizes().vec(), ",")),
-          ExitCode::bad_data);
+    const TensorSpec& spec = find_tensor(
+        checkpoint,
+        {.name = saved.name, .dtype = dtype_of(saved.tensor), .shape = saved.tensor.sizes().vec()},
+        config.model.tied_embeddings);
     SLUICE_CHECK(saved.tensor.is_contiguous(), "'{}' is not contiguous", saved.name);
-    checkpoint.read_rows(*spec, 0, num_rows(*spec), bytes_of(saved.tensor));
+    checkpoint.read_rows(spec, 0, num_rows(spec), bytes_of(saved.tensor));
   }
   const std::int64_t step = checkpoint.manifest().info.step;
   if (world.rank() == 0) note(fmt::format("resumed from step {} of {}", step, path));

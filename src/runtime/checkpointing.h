@@ -8,6 +8,7 @@
 
 #include "comm/communicator.h"
 #include "runtime/config/config.h"
+#include "runtime/files/checkpoint.h"
 #include "runtime/files/checkpoint_folder.h"
 #include "runtime/trainer.h"
 
@@ -35,6 +36,14 @@ class Saver {
   std::optional<CheckpointFolder> folder_;
   std::int64_t last_saved_;
 };
+
+// The folder of the checkpoint that checkpoint.load names, every byte of it verified; "" for a
+// fresh start. `note` is told of newer ones that were passed over. Throws UserError (3).
+std::string find_checkpoint(const CheckpointConfig& config, const Note& note);
+
+// The tensor of a checkpoint that a run with the tensor `wanted` loads. Throws UserError (3) where
+// it is missing, or of another shape or type.
+const TensorSpec& find_tensor(const Checkpoint& checkpoint, const TensorSpec& wanted, bool tied);
 
 // Loads what checkpoint.load says, if there is anything: the step it was saved after, else 0.
 // Throws UserError (3) for a damaged checkpoint or one of another model.

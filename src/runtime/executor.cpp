@@ -25,6 +25,7 @@ ExecutedStep Executor::run(const DataSource& data, const SliceBounds& bounds, st
   dim_ = dim;
   dtype_ = dtype;
   data_ = data;
+  peak_buffer_bytes_ = 0;
   const auto now = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - origin).count();
   };
@@ -62,6 +63,7 @@ ExecutedStep Executor::run(const DataSource& data, const SliceBounds& bounds, st
   for (Arriving& message : sent_)
     world_.wait(message.request);
   sent_.clear();
+  step.peak_buffer_bytes = peak_buffer_bytes_;
   step.timeline.peak = static_cast<double>(step.peak_stash_bytes);
   SLUICE_CHECK(here_.empty() && leaving_.empty() && arriving_.empty(),
                "{} tensors were made and not used",
@@ -115,6 +117,7 @@ void Executor::hand_over(const Op& op, bool gradient, at::Tensor tensor) {
   const Key key{gradient, to, op.microbatch, op.slice};
   const bool local = schedule_.placement.device_of(op.pipe, to) == world_.rank();
   (local ? here_ : leaving_)[key] = std::move(tensor);
+  count_buffers();
 }
 
 void Executor::send(const Op& op) {
@@ -135,10 +138,24 @@ void Executor::post_receive(const Op& op) {
                                 bytes_of(message.tensor), schedule_.text(op));
   arriving_.emplace(Key{op.kind == OpKind::RecvB, op.stage, op.microbatch, op.slice},
                     std::move(message));
+  count_buffers();
 }
 
 void Executor::reap_sends() {
   std::erase_if(sent_, [&](Arriving& message) { return world_.test(message.request); });
+}
+
+// Called where there may be more than before: they only shrink elsewhere.
+void Executor::count_buffers() {
+  std::int64_t bytes = 0;
+  for (const auto* made : {&here_, &leaving_})
+    for (const auto& [key, tensor] : *made)
+      bytes += held_bytes(tensor);
+  for (const auto& [key, message] : arriving_)
+    bytes += held_bytes(message.tensor);
+  for (const Arriving& message : sent_)
+    bytes += held_bytes(message.tensor);
+  peak_buffer_bytes_ = std::max(peak_buffer_bytes_, bytes);
 }
 
 std::int64_t Executor::stash_bytes() const {

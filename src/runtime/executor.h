@@ -23,8 +23,9 @@ namespace sluice {
 
 // What one run of the program gave.
 struct ExecutedStep {
-  DeviceTimeline timeline;            // seconds since `origin`; memory in stash bytes
-  std::int64_t peak_stash_bytes = 0;  // the ledger, read at op ends
+  DeviceTimeline timeline;             // seconds since `origin`; memory in stash bytes
+  std::int64_t peak_stash_bytes = 0;   // the ledger, read at op ends
+  std::int64_t peak_buffer_bytes = 0;  // tensors between stages: arriving, kept, leaving
 };
 
 class Executor {
@@ -62,6 +63,7 @@ class Executor {
   void post_receive(const Op& op);
   void send(const Op& op);
   void reap_sends();
+  void count_buffers();
   std::string located(std::string_view cause, std::size_t position) const;
   std::int64_t stash_bytes() const;
 
@@ -76,6 +78,7 @@ class Executor {
   std::map<Key, at::Tensor> leaving_;  // made here, to be sent
   std::map<Key, Arriving> arriving_;
   std::vector<Arriving> sent_;  // kept until they have moved
+  std::int64_t peak_buffer_bytes_ = 0;
   DataSource data_;
 };
 

@@ -33,13 +33,11 @@ TrainerOptions trainer_options(const Config& config, const Schedule& schedule) {
   TrainerOptions options;
   options.shape = model_shape(config);
   const LayersPerStage& layers = config.parallelism.layers_per_stage;
+  SLUICE_CHECK(layers.rule == "list" || layers.rule == "even", "layers by {}", layers.rule);
   if (layers.rule == "list")
     options.layers_per_stage.assign(layers.list.begin(), layers.list.end());
-  else if (layers.rule == "even")
-    options.layers_per_stage = even_layers(config.model.layers, schedule.num_stages());
   else
-    throw user_error("parallelism.layers_per_stage is '{}': even and a list are known so far",
-                     layers.rule);
+    options.layers_per_stage = even_layers(config.model.layers, schedule.num_stages());
   options.level = recompute_level(config);
   options.dtype = config.training.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
   options.seed = static_cast<std::uint64_t>(config.debug.seed);
@@ -57,6 +55,15 @@ TrainerOptions trainer_options(const Config& config, const Schedule& schedule) {
   options.min_lr_ratio = config.lr_scheduler.min_lr_ratio;
   options.max_norm = config.training.max_norm;
   return options;
+}
+
+StagedModel staged_model(const TrainerOptions& options, const Schedule& schedule) {
+  return {.shape = options.shape,
+          .layers_per_stage = options.layers_per_stage,
+          .level = options.level,
+          .element_bytes = static_cast<std::int64_t>(c10::elementSize(options.dtype)),
+          .sequences = options.global_batch_size / schedule.num_microbatches,
+          .sequence_length = options.sequence_length};
 }
 
 }  // namespace sluice

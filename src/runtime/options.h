@@ -1,6 +1,7 @@
 // The model's shape and the trainer's options, as a resolved configuration has them.
 #pragma once
 
+#include "cost/model_costs.h"
 #include "runtime/config/config.h"
 #include "runtime/trainer.h"
 
@@ -8,6 +9,9 @@ namespace sluice {
 
 ModelShape model_shape(const Config& config);
 RecomputeLevel recompute_level(const Config& config);
+// REQUIRES: layers_per_stage is even or a list: who knows the costs makes a list of them.
 TrainerOptions trainer_options(const Config& config, const Schedule& schedule);
+// As far as costs depend on it.
+StagedModel staged_model(const TrainerOptions& options, const Schedule& schedule);
 
 }  // namespace sluice

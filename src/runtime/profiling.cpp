@@ -6,9 +6,10 @@
 #include <chrono>
 #include <set>
 
+#include "base/error.h"
 #include "runtime/alone.h"
-#include "runtime/byte_costs.h"
 #include "runtime/op_timings.h"
+#include "runtime/options.h"
 
 namespace sluice {
 namespace {
@@ -203,7 +204,7 @@ void measure_links(const Schedule& schedule, Communicator& world, std::int64_t n
 Costs profile_ops(const TrainerOptions& options, const Schedule& lowered, Communicator& world,
                   const ProfileOptions& profile) {
   at::set_num_threads(profile.threads_per_rank);
-  Costs costs = byte_costs(options, lowered);
+  Costs costs = byte_costs(staged_model(options, lowered), lowered);
   {
     Player player(options, lowered, world, profile);
     OpTimings timings;

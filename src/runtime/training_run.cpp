@@ -6,9 +6,9 @@
 #include <chrono>
 #include <cstring>
 
-#include "runtime/byte_costs.h"
 #include "runtime/checkpointing.h"
 #include "runtime/op_timings.h"
+#include "runtime/options.h"
 
 namespace sluice {
 namespace {
@@ -141,7 +141,7 @@ RunEnd run_training(const TrainingRun& run, Communicator& world) {
   }
   end.devices = gather_timelines(last, world);
   if (end.last_step >= first) {
-    end.costs = byte_costs(run.options, run.lowered);
+    end.costs = byte_costs(staged_model(run.options, run.lowered), run.lowered);
     timings.gather_into(*end.costs, world);
   }
   return end;

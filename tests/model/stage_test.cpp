@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "cost/weights.h"
+#include "cost/parameters.h"
 #include "model/reference.h"
 
 namespace sluice {
@@ -169,18 +169,24 @@ TEST_P(Families, RecomputationChangesNoBit) {
   }
 }
 
-TEST_P(Families, HasAsManyWeightsAsPredicted) {
+TEST_P(Families, ParametersAreTheListOfCost) {
   const ModelShape shape = small(GetParam());
-  const auto count = [&](const StageOptions& options) {
-    Stage stage(options);
-    std::int64_t total = 0;
-    for (const Parameter* parameter : stage.parameters())
-      total += parameter->value.numel();
-    return total;
-  };
-  EXPECT_EQ(count({.shape = shape, .embedding = true}), embedding_weights(shape));
-  EXPECT_EQ(count({.shape = shape, .end_layer = 2}), 2 * block_weights(shape));
-  EXPECT_EQ(count({.shape = shape, .head = true}), head_weights(shape));
+  for (const StageLayers& layers :
+       {StageLayers{0, 0, true, false}, StageLayers{0, 2, false, false},
+        StageLayers{2, 2, false, true}, StageLayers{0, 2, true, true}}) {
+    Stage stage({.shape = shape,
+                 .first_layer = layers.first,
+                 .end_layer = layers.end,
+                 .embedding = layers.embedding,
+                 .head = layers.head});
+    const std::vector<ParameterShape> listed = stage_parameters(shape, layers);
+    const std::vector<Parameter*> held = stage.parameters();
+    ASSERT_EQ(held.size(), listed.size());
+    for (std::size_t n = 0; n < held.size(); ++n) {
+      EXPECT_EQ(held[n]->name, listed[n].name);
+      EXPECT_EQ(held[n]->value.sizes().vec(), listed[n].shape) << listed[n].name;
+    }
+  }
 }
 
 TEST_P(Families, EmbeddingAndHeadMayStandAlone) {

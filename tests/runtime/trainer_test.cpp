@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include "comm/threads/threads.h"
-#include "cost/stash.h"
 #include "model/reference.h"
 #include "runtime/trained.h"
 
@@ -138,45 +137,6 @@ TEST(Trainer, RecomputationChangesNothingButMemory) {
   const Trained full = train({"1f1b", 4}, shape, 3, RecomputeLevel::full);
   expect_equal_bits(full, plain);
   EXPECT_LT(full.peaks[0], plain.peaks[0]);
-}
-
-// Prediction and ledger, byte for byte: stashes of the blocks and ends, by the pure functions of
-// cost/, replayed over the program.
-TEST(Trainer, TheLedgerPeaksWhereThePredictionDoes) {
-  const std::pair<ModelFamily, Case> cases[] = {
-      {ModelFamily::gpt2, {"1f1b", 4}},   {ModelFamily::gpt2, {"zb-h1", 4}},
-      {ModelFamily::gpt2, {"v-half", 4}}, {ModelFamily::gpt2, {"v-min", 4}},
-      {ModelFamily::bert, {"zb-h1", 4}},  {ModelFamily::llama, {"1f1b", 4, 1, 0, {0, 4, 4, 0}}}};
-  for (const auto& [family, c] : cases) {
-    const ModelShape shape = shape_of(family, false);
-    const Schedule schedule = lowered_schedule(c, 8);
-    const auto layers =
-        c.layers.empty() ? even_layers(shape.layers, schedule.num_stages()) : c.layers;
-    const StashQuery query{.shape = shape, .tokens = 2 * 16};
-    const Trained trained = train(c, shape, 1);
-    for (int rank = 0; rank < c.devices; ++rank) {
-      std::int64_t held = 0, peak = 0;
-      for (const Op& op : schedule.programs[static_cast<std::size_t>(rank)]) {
-        const std::int64_t blocks = layers[static_cast<std::size_t>(op.stage)];
-        StashBytes bytes = {blocks * block_stash(query).after_f,
-                            blocks * block_stash(query).after_i};
-        for (const auto& [has, end] :
-             {std::pair{op.stage == 0, embedding_stash(query)},
-              std::pair{op.stage == schedule.num_stages() - 1, head_stash(query)}})
-          if (has) {
-            bytes.after_f += end.after_f;
-            bytes.after_i += end.after_i;
-          }
-        if (op.kind == OpKind::F) held += bytes.after_f;
-        if (op.kind == OpKind::I) held += bytes.after_i - bytes.after_f;
-        if (op.kind == OpKind::W) held -= bytes.after_i;
-        if (op.kind == OpKind::B) held -= bytes.after_f;
-        peak = std::max(peak, held);
-      }
-      EXPECT_EQ(trained.peaks[static_cast<std::size_t>(rank)], peak)
-          << c.schedule << " rank " << rank;
-    }
-  }
 }
 
 TEST(Trainer, EvaluationDoesNotDependOnTheSchedule) {

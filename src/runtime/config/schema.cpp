@@ -134,7 +134,7 @@ std::vector<ConfigKey> make_schema() {
       {SLUICE_KEY(parallelism, memory_cap), .range = {0, 1e9},
        .help = "stage-activations a device may hold (zb, adaptive-v); 0: none"},
       {SLUICE_KEY(parallelism, fuse_backward),
-       .help = "run I and W of a split backward together: less memory under recomputation"},
+       .help = "run every W right behind its I, as one op: less memory under recomputation"},
 
       {SLUICE_KEY(recompute, level),
        .choices = {"none", "elementwise", "mlp", "all-but-attention", "full"},

@@ -160,6 +160,15 @@ std::string checkpoint_at(const std::string& path) {
   return found->folder;
 }
 
+void check_start_step(const std::string& folder, std::int64_t start_step) {
+  const Latest latest = read_latest(folder);
+  if (latest.step && *latest.step > start_step)
+    throw user_error(
+        "checkpoint.folder {} holds step {}, and this run starts at step {}: resume from it "
+        "(checkpoint.load = latest), or name another folder",
+        folder, *latest.step, start_step);
+}
+
 CheckpointFolder::CheckpointFolder(FileSystem& files, CheckpointFolderOptions options)
     : files_(files), options_(std::move(options)) {
   SLUICE_CHECK(0 <= options_.rank && options_.rank < options_.num_ranks, "rank {} of {}",
@@ -168,12 +177,7 @@ CheckpointFolder::CheckpointFolder(FileSystem& files, CheckpointFolderOptions op
   make_folders(files_, options_.folder);
   lock();
   try {
-    const Latest latest = read_latest(options_.folder);
-    if (latest.step && *latest.step > options_.start_step)
-      throw user_error(
-          "checkpoint.folder {} holds step {}, and this run starts at step {}: resume from it "
-          "(checkpoint.load = latest), or name another folder",
-          options_.folder, *latest.step, options_.start_step);
+    check_start_step(options_.folder, options_.start_step);
     remove_half_written();
   } catch (...) {
     ::close(lock_fd_);

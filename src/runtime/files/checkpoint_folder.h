@@ -45,6 +45,10 @@ std::optional<FoundCheckpoint> find_latest(const std::string& folder);
 // is verified. UserError bad_data when there is none, or when a newer one cannot be trusted.
 std::string checkpoint_at(const std::string& path);
 
+// Throws UserError when LATEST of the folder is newer than start_step: a run that starts there
+// would overwrite it later.
+void check_start_step(const std::string& folder, std::int64_t start_step);
+
 struct CheckpointFolderOptions {
   std::string folder;
   int rank = 0;
@@ -60,9 +64,8 @@ class CheckpointFolder {
   // The bytes of pieces[index]; asked for once each, and needed until the next call.
   using PieceBytes = std::function<std::span<const std::byte>(std::size_t index)>;
 
-  // Rank 0 makes the folder, removes what killed saves left behind, and refuses (UserError) a
-  // folder whose LATEST is newer than start_step: this run would overwrite it later. Construct
-  // rank 0's first, then a barrier, then the others'.
+  // Rank 0 makes the folder, checks the start step and removes what killed saves left behind.
+  // Construct rank 0's first, then a barrier, then the others'.
   CheckpointFolder(FileSystem& files, CheckpointFolderOptions options);
   ~CheckpointFolder();
   CheckpointFolder(const CheckpointFolder&) = delete;

@@ -11,4 +11,9 @@ Schedule split_backward(const Schedule& schedule);
 // Every I directly followed by its own W becomes B; the rest stays split. Groups are left alone.
 Schedule fuse_backward(const Schedule& schedule);
 
+// Every W moves up, directly behind its own I; behind the whole group, where the I is in one. As
+// nothing waits for a W, a valid schedule stays valid. With fuse_backward after it, a stash is
+// gone as soon as it can be.
+Schedule pull_weight_gradients(const Schedule& schedule);
+
 }  // namespace sluice

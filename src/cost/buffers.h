@@ -1,0 +1,20 @@
+// The tensors between stages: received and not yet used, made and not yet used or sent, sent and
+// perhaps not yet taken by the peer.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "schedule/schedule.h"
+
+namespace sluice {
+
+// Per device, the most bytes that such tensors can hold at once, whatever the speed of the others:
+// a replay of the lowered programs in which a sent tensor stays until something this device has
+// received proves that it was used. `slice_bytes` has the size of one tensor for each slice.
+// REQUIRES: `lowered` was proved by validate().
+std::vector<std::int64_t> peak_buffer_bytes(const Schedule& lowered,
+                                            std::span<const std::int64_t> slice_bytes);
+
+}  // namespace sluice

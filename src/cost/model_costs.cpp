@@ -1,0 +1,92 @@
+#include "cost/model_costs.h"
+
+#include <numeric>
+
+namespace sluice {
+
+StageLayers StagedModel::layers_of(int stage) const {
+  const auto listed = layers_per_stage.begin();
+  StageLayers layers;
+  layers.first = std::accumulate(listed, listed + stage, std::int64_t{0});
+  layers.end = layers.first + listed[stage];
+  layers.embedding = stage == 0;
+  layers.head = stage + 1 == static_cast<int>(layers_per_stage.size());
+  return layers;
+}
+
+WeightBytes weight_bytes(const StagedModel& model, std::span<const int> stages, bool adamw) {
+  constexpr std::int64_t kFloat = 4;
+  std::int64_t count = 0;
+  for (const int stage : stages)
+    for (const ParameterShape& parameter : stage_parameters(model.shape, model.layers_of(stage)))
+      count += parameter.count();
+  const std::int64_t states = (adamw ? 2 : 0) + (model.element_bytes < kFloat ? 1 : 0);
+  return {count * model.element_bytes, count * kFloat, count * kFloat * states};
+}
+
+std::int64_t slice_tokens(const StagedModel& model, const Schedule& schedule, int slice) {
+  const std::int64_t c = slice, k = schedule.num_slices, length = model.sequence_length;
+  return model.sequences * (schedule.slice_sizes.empty()
+                                ? length * (c + 1) / k - length * c / k
+                                : schedule.slice_sizes[static_cast<std::size_t>(slice)]);
+}
+
+StashQuery query_of(const StagedModel& model, const Schedule& schedule, int slice) {
+  return {.shape = model.shape,
+          .level = model.level,
+          .tokens = slice_tokens(model, schedule, slice),
+          .element_bytes = model.element_bytes,
+          .sliced = schedule.num_slices > 1};
+}
+
+Costs byte_costs(const StagedModel& model, const Schedule& schedule) {
+  Costs all(schedule.num_stages(), schedule.num_slices);
+  all.measured = true;
+  for (int stage = 0; stage < schedule.num_stages(); ++stage)
+    for (int slice = 0; slice < schedule.num_slices; ++slice) {
+      const StashQuery query = query_of(model, schedule, slice);
+      const StageLayers layers = model.layers_of(stage);
+      const auto blocks = static_cast<double>(layers.end - layers.first);
+      const StashBytes block = block_stash(query);
+      OpCosts& costs = all.at(stage, slice);
+      costs.f = costs.i = costs.w = 1;
+      costs.b = 2;
+      costs.after_f = blocks * static_cast<double>(block.after_f);
+      costs.after_i = blocks * static_cast<double>(block.after_i);
+      costs.kv_gradient =
+          blocks * static_cast<double>(key_value_gradient_bytes(model.shape, query.tokens));
+      const auto sent = static_cast<double>(query.tokens * model.shape.dim * model.element_bytes);
+      if (!layers.head) costs.sent_forward = sent;
+      if (!layers.embedding) costs.sent_backward = sent;
+      for (const auto& [has, end] : {std::pair{layers.embedding, embedding_stash(query)},
+                                     std::pair{layers.head, head_stash(query)}})
+        if (has) {
+          costs.after_f += static_cast<double>(end.after_f);
+          costs.after_i += static_cast<double>(end.after_i);
+        }
+    }
+  return all;
+}
+
+double block_work(const ModelShape& s, RecomputeLevel level, std::int64_t length) {
+  const auto qkv = static_cast<double>(s.dim * s.qkv_dim());
+  const auto out = static_cast<double>(s.dim * s.dim);
+  const auto up = static_cast<double>(s.dim * s.up_dim());
+  const auto down = static_cast<double>(s.ffn_dim * s.dim);
+  // Two products over the pairs of positions, of which a decoder needs half; the backward has five.
+  const auto attention = (s.encoder() ? 4 : 2) * static_cast<double>(s.dim * length);
+  double work = 3 * 2 * (qkv + out + up + down) + 3.5 * attention;
+  if (level >= RecomputeLevel::mlp) work += 2 * up;
+  if (level >= RecomputeLevel::all_but_attention)
+    work += 2 * (qkv + out + (s.encoder() ? down : 0));  // an encoder's last norm is after it
+  if (level >= RecomputeLevel::full) work += attention;
+  return work;
+}
+
+double head_work(const ModelShape& s) {
+  // F: logits and the gradient of the input; W: the logits again, and the gradient of the weight.
+  const double output = 4 * 2 * static_cast<double>(s.dim * s.vocab_size);
+  return output + (s.encoder() ? 3 * 2 * static_cast<double>(s.dim * s.dim) : 0);
+}
+
+}  // namespace sluice

@@ -1,0 +1,46 @@
+// A model cut into the stages of a schedule: what its ops keep and how much they work.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cost/costs.h"
+#include "cost/parameters.h"
+#include "cost/stash.h"
+
+namespace sluice {
+
+struct StagedModel {
+  ModelShape shape;
+  std::vector<std::int64_t> layers_per_stage;
+  RecomputeLevel level = RecomputeLevel::none;
+  std::int64_t element_bytes = 4;  // of an activation
+  std::int64_t sequences = 1;      // of a microbatch
+  std::int64_t sequence_length = 0;
+
+  StageLayers layers_of(int stage) const;
+};
+
+// What a rank with these stages, all different, holds from start to end: fp32 gradients; AdamW's
+// two moments, and masters of narrow weights, in fp32.
+struct WeightBytes {
+  std::int64_t weights = 0, gradients = 0, optimizer = 0;
+};
+WeightBytes weight_bytes(const StagedModel& model, std::span<const int> stages, bool adamw);
+
+// Tokens of a slice over all sequences of a microbatch.
+std::int64_t slice_tokens(const StagedModel& model, const Schedule& schedule, int slice);
+// What the functions of stash.h and workspace.h ask.
+StashQuery query_of(const StagedModel& model, const Schedule& schedule, int slice);
+
+// Bytes that each op keeps and sends. All ops take as long, since only their order matters for
+// memory; messages are free.
+Costs byte_costs(const StagedModel& model, const Schedule& schedule);
+
+// Multiplications and additions that a step executes per token, forward and backward with what is
+// computed again: attention over a sequence of `length` tokens, the head's logits twice.
+double block_work(const ModelShape& shape, RecomputeLevel level, std::int64_t length);
+double head_work(const ModelShape& shape);
+
+}  // namespace sluice

@@ -1,0 +1,99 @@
+#include "cost/workspace.h"
+
+#include <algorithm>
+
+namespace sluice {
+namespace {
+
+constexpr std::int64_t kFloat = 4;
+constexpr std::int64_t kHeadChunk = 256;  // tokens whose logits the head holds at a time
+
+// Inside the backward of a norm, per token and with its result: RMS norm's of narrow types is made
+// of fp32 steps.
+std::int64_t norm_backward(const ModelShape& shape, std::int64_t element_bytes) {
+  const bool steps = shape.family == ModelFamily::llama && element_bytes < kFloat;
+  return shape.dim * (element_bytes + (steps ? 7 * kFloat : 0));
+}
+
+}  // namespace
+
+OpWorkspace block_workspace(const StashQuery& q) {
+  const ModelShape& s = q.shape;
+  const std::int64_t e = q.element_bytes;
+  const bool llama = s.family == ModelFamily::llama;
+  const bool narrow = e < kFloat;
+  StashQuery all = q;
+  all.level = RecomputeLevel::none;
+  const std::int64_t whole = block_stash(all).after_f;  // everything that the forward computes
+  const StashBytes kept = block_stash(q);
+  OpWorkspace bytes;
+  // What the level does not keep, and a decoder's MLP output before it is added.
+  bytes.f = whole - kept.after_f + (s.encoder() ? 0 : s.dim * e * q.tokens);
+  // The forward once more, and then the largest of four moments. In the activation's backward:
+  const std::int64_t activation = (s.ffn_dim * (llama ? 2 : 1) + s.up_dim()) * e;
+  // From then on there are the gradients of activation and up projection, of its input, of a norm
+  // and of the sum after attention. In attention, besides: its output and that's gradient by heads
+  // and as it came, the gradients of q, k and v and the parts they are added up from; and keys and
+  // values for each head that shares them, or later one narrow part made wide;
+  const std::int64_t always = (s.ffn_dim + s.up_dim() + 3 * s.dim) * e;
+  const std::int64_t copies =
+      std::max(s.kv_dim() < s.dim ? 2 * s.dim * e : 0, narrow ? s.dim * kFloat : 0);
+  const std::int64_t attention =
+      always + 3 * s.dim * e + (s.dim + 2 * s.kv_dim()) * kFloat + 3 * s.dim * e + copies;
+  // when they are joined;
+  const std::int64_t joining = always + 2 * s.dim * e + 3 * s.qkv_dim() * e;
+  // and in the first norm's backward.
+  const std::int64_t norming = always + s.qkv_dim() * e + s.dim * e + norm_backward(s, e);
+  bytes.i = whole + std::max({activation, attention, joining, norming}) * q.tokens -
+            std::max(kept.after_f, kept.after_i);
+  // Products of narrow types are made in fp32.
+  if (narrow) bytes.w = (s.up_dim() + s.dim) * kFloat * q.tokens;
+  return bytes;
+}
+
+OpWorkspace embedding_workspace(const StashQuery& q) {
+  const std::int64_t unit = q.tokens * q.shape.dim;
+  OpWorkspace bytes;
+  if (q.shape.has_biases()) bytes.f = unit * q.element_bytes;  // positions
+  if (q.shape.encoder()) bytes.i = 2 * unit * q.element_bytes;
+  if (q.element_bytes < kFloat) bytes.w = unit * kFloat;
+  return bytes;
+}
+
+OpWorkspace head_workspace(const StashQuery& q) {
+  const ModelShape& s = q.shape;
+  const std::int64_t e = q.element_bytes;
+  const bool narrow = e < kFloat;
+  const std::int64_t chunk = std::min(q.tokens, kHeadChunk);
+  const std::int64_t logits = 2 * chunk * s.vocab_size * kFloat;  // with their gradient
+  const std::int64_t wide = narrow ? chunk * s.dim * kFloat : 0;
+  const std::int64_t product =
+      logits + (narrow ? chunk * s.vocab_size * e : 0) + chunk * s.dim * e + wide;
+  OpWorkspace bytes;
+  const std::int64_t unit = q.tokens * s.dim;
+  const std::int64_t backward = s.encoder() ? 3 * unit * e : q.tokens * norm_backward(s, e);
+  bytes.f = unit * e + std::max(product, backward);
+  bytes.w = std::max(logits + wide, s.encoder() && narrow ? 2 * unit * kFloat : 0);
+  return bytes;
+}
+
+std::int64_t workspace_bytes(const StagedModel& model, const Schedule& schedule,
+                             std::span<const int> stages) {
+  std::int64_t most = 0;
+  for (const int stage : stages) {
+    const StageLayers layers = model.layers_of(stage);
+    for (int slice = 0; slice < schedule.num_slices; ++slice) {
+      const StashQuery query = query_of(model, schedule, slice);
+      for (const auto& [has, part] : {std::pair{layers.embedding, embedding_workspace(query)},
+                                      std::pair{layers.end > layers.first, block_workspace(query)},
+                                      std::pair{layers.head, head_workspace(query)}})
+        if (has) most = std::max({most, part.f, part.i, part.w});
+    }
+    // The update works through the weights one by one: the scaled gradient, AdamW's denominator.
+    for (const ParameterShape& parameter : stage_parameters(model.shape, layers))
+      most = std::max(most, 2 * kFloat * parameter.count());
+  }
+  return most;
+}
+
+}  // namespace sluice

@@ -1,0 +1,67 @@
+#include "runtime/preflight.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/error.h"
+#include "cost/parameters.h"
+#include "runtime/checkpointing.h"
+
+namespace sluice {
+namespace {
+
+// Weights and optimizer states of the whole model.
+std::vector<TensorSpec> saved_tensors(const TrainerOptions& options) {
+  const bool narrow = options.dtype != at::kFloat;
+  std::vector<TensorSpec> out;
+  for (const ParameterShape& parameter :
+       stage_parameters(options.shape, {0, options.shape.layers, true, true})) {
+    const auto add = [&](const char* state, Dtype dtype) {
+      out.push_back({.name = parameter.name + state, .dtype = dtype, .shape = parameter.shape});
+    };
+    add("", narrow ? Dtype::bf16 : Dtype::f32);
+    if (narrow) add("/master", Dtype::f32);
+    if (options.optimizer.kind == OptimizerKind::adamw) {
+      add("/first_moment", Dtype::f32);
+      add("/second_moment", Dtype::f32);
+    }
+  }
+  return out;
+}
+
+// The step that the run would go on from.
+std::int64_t check_checkpoint(const Config& config, const TrainerOptions& options) {
+  const std::string folder = find_checkpoint(config.checkpoint, [](const std::string&) {});
+  if (folder.empty()) return 0;
+  const Checkpoint checkpoint(folder);
+  for (const TensorSpec& wanted : saved_tensors(options))
+    find_tensor(checkpoint, wanted, config.model.tied_embeddings);
+  return checkpoint.manifest().info.step;
+}
+
+}  // namespace
+
+void check_writable(const std::string& folder) {
+  std::string path = folder;
+  while (!is_there(path) && parent_folder(path) != path)
+    path = parent_folder(path);
+  struct stat status = {};
+  if (::stat(path.c_str(), &status) != 0) throw file_error("write to", path, errno);
+  if (!S_ISDIR(status.st_mode)) throw file_error("write to", path, ENOTDIR);
+  if (::access(path.c_str(), W_OK | X_OK) != 0) throw file_error("write to", path, errno);
+}
+
+void check_before_run(const Config& config, const TrainerOptions& options,
+                      const Dataset& training) {
+  const std::int64_t step = check_checkpoint(config, options);
+  load_batch(training, step * options.global_batch_size, options.global_batch_size, 1);
+  if (!config.checkpoint.folder.empty()) {
+    check_start_step(config.checkpoint.folder, step);
+    check_writable(config.checkpoint.folder);
+  }
+  if (!config.metrics.folder.empty()) check_writable(config.metrics.folder);
+}
+
+}  // namespace sluice

@@ -1,0 +1,203 @@
+// sluice train --dry-run as users meet it: what it says, what it refuses, that it writes nothing.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "support/golden.h"
+#include "support/run_sluice.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::json;
+using test::Ran;
+
+constexpr const char* kConfig = R"(
+[model]
+layers = 8
+dim = 32
+heads = 2
+[data]
+path = "corpus.txt"
+format = "text"
+[training]
+steps = 2
+sequence_length = 32
+global_batch_size = 8
+[parallelism]
+pipeline_parallel_degree = 2
+pipeline_parallel_schedule = "zb-v"
+num_microbatches = 4
+)";
+
+class DryRun : public testing::Test {
+ protected:
+  DryRun() {
+    std::string text;
+    for (int n = 0; n < 400; ++n)
+      text += fmt::format("line {} of a small text that repeats itself; ", n % 7);
+    folder_.write("corpus.txt", text);
+    folder_.write("run.toml", kConfig);
+  }
+
+  Ran train(const std::string& flags) const {
+    return test::run_shell(
+        fmt::format("taskset -c 0 '{}' train run.toml {}", SLUICE_ENGINE_BINARY, flags),
+        folder_.path());
+  }
+  Json memory(const std::string& flags = "") const {
+    const Ran ran = train("--dry-run --format json " + flags);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    return Json::parse(ran.out);
+  }
+  std::set<std::string> files() const {
+    std::set<std::string> out;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_.path()))
+      out.insert(entry.path().string());
+    return out;
+  }
+  // One line on standard error, nothing on standard output.
+  void expect_refused(const std::string& flags, int code, const std::string& word) const {
+    SCOPED_TRACE(flags);
+    const Ran ran = train(flags);
+    EXPECT_EQ(ran.code, code) << ran.err;
+    EXPECT_NE(ran.err.find(word), std::string::npos) << ran.err;
+    EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
+    EXPECT_EQ(ran.out, "");
+  }
+
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(DryRun, AddsUpTheClassesOfEveryRankAndWritesNothing) {
+  const auto before = files();
+  const Json json = memory();
+  EXPECT_EQ(json["schedule"], "zb-v");
+  ASSERT_EQ(json["ranks"].size(), 2u);
+  EXPECT_EQ(json["ranks"][0]["rank"], 0);
+  EXPECT_EQ(json["ranks"][0]["stages"], (std::vector<int>{0, 3}));
+  EXPECT_EQ(json["ranks"][0]["layers"], (std::vector<int>{2, 2}));
+  const char* const classes[] = {"weights", "gradients", "optimizer",
+                                 "stash",   "buffers",   "workspace"};
+  std::int64_t all = 0;
+  for (const Json& rank : json["ranks"]) {
+    std::int64_t sum = 0;
+    for (const char* name : classes) {
+      ASSERT_TRUE(rank[name].is_number_integer()) << name;
+      EXPECT_GT(rank[name].get<std::int64_t>(), 0) << name;
+      sum += rank[name].get<std::int64_t>();
+    }
+    EXPECT_EQ(rank["total"], sum);
+    all += sum;
+  }
+  EXPECT_EQ(json["totals"]["total"], all);
+  EXPECT_EQ(json["fits"], true);
+  EXPECT_TRUE(json["remarks"].empty());
+  const Ran text = train("--dry-run");
+  EXPECT_EQ(text.code, 0) << text.err;
+  const double mebibytes = static_cast<double>(all) / (1 << 20);
+  EXPECT_NE(text.out.find(fmt::format("{:.2f}\n", mebibytes)), std::string::npos) << text.out;
+  EXPECT_EQ(files(), before);
+}
+
+TEST_F(DryRun, TheStashIsWhatTheRunThenHolds) {
+  const Json json = memory();
+  ASSERT_EQ(train("--checkpoint.folder=").code, 0);
+  const std::string rows = test::read_text(folder_.path() + "/metrics/metrics.jsonl");
+  const Json row = Json::parse(rows.substr(0, rows.find('\n')));
+  for (std::size_t rank = 0; rank < 2; ++rank)
+    EXPECT_EQ(json["ranks"][rank]["stash"], row["peak_stash_bytes"][rank]);
+}
+
+TEST_F(DryRun, SaysWhereASplitBackwardNeedsMoreThanAFusedOne) {
+  const auto largest = [](const Json& json) {
+    std::int64_t most = 0;
+    for (const Json& rank : json["ranks"])
+      most = std::max(most, rank["stash"].get<std::int64_t>());
+    return static_cast<double>(most) / (1 << 20);
+  };
+  const Json split = memory("--recompute.level=full");
+  const Json fused = memory("--recompute.level=full --parallelism.fuse_backward");
+  EXPECT_LT(largest(fused), largest(split));
+  ASSERT_EQ(split["remarks"].size(), 1u);
+  const std::string remark = split["remarks"][0];
+  EXPECT_NE(remark.find(fmt::format("{:.2f} MiB", largest(split))), std::string::npos) << remark;
+  EXPECT_NE(remark.find(fmt::format("{:.2f} MiB", largest(fused))), std::string::npos) << remark;
+  EXPECT_NE(remark.find("parallelism.fuse_backward"), std::string::npos) << remark;
+  EXPECT_TRUE(fused["remarks"].empty());
+  // Nothing is computed again, or the backward is whole already.
+  EXPECT_TRUE(memory("--recompute.level=none")["remarks"].empty());
+  EXPECT_TRUE(
+      memory("--recompute.level=full --parallelism.pipeline_parallel_schedule=1f1b")["remarks"]
+          .empty());
+}
+
+TEST_F(DryRun, FusedRunsKeepToTheirPredictionToo) {
+  ASSERT_EQ(train("--recompute.level=full --parallelism.fuse_backward --checkpoint.folder=").code,
+            0);
+  const std::string rows = test::read_text(folder_.path() + "/metrics/metrics.jsonl");
+  const Json row = Json::parse(rows.substr(0, rows.find('\n')));
+  EXPECT_EQ(row["peak_stash_bytes"], row["predicted_peak_stash_bytes"]);
+}
+
+TEST_F(DryRun, SaysWhatDoesNotFitThisMachine) {
+  const Json json = memory("--model.dim=131072");
+  EXPECT_EQ(json["fits"], false);
+  ASSERT_EQ(json["remarks"].size(), 1u);
+  EXPECT_NE(json["remarks"][0].get<std::string>().find("this machine has"), std::string::npos);
+}
+
+TEST_F(DryRun, RefusesWhatTheRunWouldRefuse) {
+  expect_refused("--format json", 2, "--dry-run");
+  expect_refused("--dry-run --format yaml", 2, "yaml");
+  expect_refused("--dry-run --data.path=", 2, "data.path");
+  expect_refused("--dry-run --data.path=nowhere.txt", 3, "nowhere.txt");
+  expect_refused("--dry-run --training.sequence_length=20000", 3, "corpus.txt");
+  expect_refused("--dry-run --checkpoint.folder=corpus.txt/here", 2, "corpus.txt");
+  expect_refused("--dry-run --metrics.folder=corpus.txt", 2, "corpus.txt");
+  expect_refused("--dry-run --trace nowhere/step.json", 2, "nowhere");
+  expect_refused("--dry-run --checkpoint.load=nowhere", 3, "nowhere");
+}
+
+TEST_F(DryRun, LooksAtTheCheckpointThatWouldBeLoaded) {
+  ASSERT_EQ(train("").code, 0);
+  const auto before = files();
+  EXPECT_EQ(train("--dry-run").code, 0);
+  EXPECT_EQ(train("--dry-run --parallelism.pipeline_parallel_degree=1").code, 0);
+  expect_refused("--dry-run --model.dim=64", 3, "another model");
+  expect_refused("--dry-run --training.dtype=bfloat16", 3, "another model");
+  expect_refused("--dry-run --checkpoint.load=none", 2, "holds step 2");
+  const std::string shard = "checkpoints/step-00000002/rank-00001.safetensors";
+  std::string bytes = test::read_text(folder_.path() + "/" + shard);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  folder_.write(shard, bytes);
+  expect_refused("--dry-run", 3, "rank-00001.safetensors");
+  EXPECT_EQ(files(), before);
+}
+
+TEST_F(DryRun, LayersByCostLeaveRoomForTheHead) {
+  const std::string flags =
+      "--model.vocab_size=2000 --parallelism.pipeline_parallel_schedule=1f1b "
+      "--parallelism.layers_per_stage=";
+  // The head works as much as six layers: 8 x 2000 against 6 x 12 x 32, and attention.
+  EXPECT_EQ(memory(flags + "cost")["ranks"][0]["layers"], (std::vector<int>{7}));
+  EXPECT_EQ(memory(flags + "cost")["ranks"][1]["layers"], (std::vector<int>{1}));
+  // Where a layer is does not change what it computes.
+  const auto losses = [&](const std::string& rule) {
+    std::filesystem::remove_all(folder_.path() + "/metrics");
+    const Ran ran = train(flags + rule + " --checkpoint.folder=");
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    std::vector<std::string> out;
+    std::istringstream rows(test::read_text(folder_.path() + "/metrics/metrics.jsonl"));
+    for (std::string line; std::getline(rows, line);)
+      out.push_back(Json::parse(line)["loss"].dump());
+    return out;
+  };
+  EXPECT_EQ(losses("cost"), losses("even"));
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,127 @@
+// Memory before a run: what schedules take of 1F1B's stash, and the tensors between stages.
+#include <gtest/gtest.h>
+
+#include "cost/buffers.h"
+#include "cost/model_costs.h"
+#include "schedule/generators/generator.h"
+#include "schedule/text_format.h"
+#include "schedule/validate.h"
+#include "sim/simulate.h"
+
+namespace sluice {
+namespace {
+
+struct Case {
+  std::string schedule;
+  int slices = 1;
+  double cap = 0;
+  double most = 1;  // of 1F1B's peak
+};
+
+Schedule lowered_schedule(const Case& c, int devices, int microbatches) {
+  GeneratorOptions options;
+  options.devices = devices;
+  options.microbatches = microbatches;
+  options.slices = c.slices;
+  if (c.cap > 0) options.memory_cap = c.cap;
+  Validation validation = validate(generate_schedule(c.schedule, options));
+  EXPECT_TRUE(validation.valid());
+  return std::move(validation.lowered);
+}
+
+// Four or more layers on each of eight devices, a large vocabulary.
+StagedModel large_model(ModelFamily family, int stages) {
+  StagedModel model;
+  ModelShape& shape = model.shape;
+  shape.family = family;
+  shape.layers = 32;
+  shape.dim = 4096;
+  shape.heads = 32;
+  shape.kv_heads = family == ModelFamily::llama ? 8 : 32;
+  shape.ffn_dim = family == ModelFamily::llama ? 14336 : 16384;
+  shape.vocab_size = 128256;
+  shape.positions = family == ModelFamily::llama ? 0 : 4096;
+  model.layers_per_stage.assign(static_cast<std::size_t>(stages), shape.layers / stages);
+  model.element_bytes = 2;
+  model.sequence_length = 4096;
+  return model;
+}
+
+// The largest stash of a device; `ends` counts embedding and head, too.
+double peak_bytes(const Case& c, ModelFamily family, bool ends) {
+  const Schedule schedule = lowered_schedule(c, 8, 16);
+  const Costs costs = byte_costs(large_model(family, schedule.num_stages()), schedule);
+  if (ends) return simulate(schedule, costs).max_peak_bytes;
+  // Every stage as those between the ends.
+  std::vector<OpCosts> table;
+  for (int stage = 0; stage < schedule.num_stages(); ++stage)
+    for (int slice = 0; slice < schedule.num_slices; ++slice)
+      table.push_back(costs.at(1, slice));
+  Costs layers(schedule.num_stages(), schedule.num_slices, std::move(table));
+  layers.measured = true;
+  return simulate(schedule, layers).max_peak_bytes;
+}
+
+TEST(Memory, SchedulesTakeTheirShareOf1F1BsPeak) {
+  for (const ModelFamily family : {ModelFamily::gpt2, ModelFamily::llama}) {
+    const double whole = peak_bytes({"1f1b"}, family, false);
+    const double whole_with_ends = peak_bytes({"1f1b"}, family, true);
+    for (const Case& c :
+         {Case{"v-half", 1, 0, 0.625}, Case{"v-min", 1, 0, 0.5}, Case{"adaptive-v", 1, 9, 0.5625},
+          Case{"seq1f1b", 4, 0, 0.4}, Case{"zb-v", 4, 0, 0.4}, Case{"zb-v", 8, 0, 0.3}}) {
+      SCOPED_TRACE(testing::Message() << c.schedule << " with " << c.slices << " slices");
+      EXPECT_LE(peak_bytes(c, family, false) / whole, c.most);
+      // In a V the first device holds the head, whose stash 1F1B's fullest device does not have.
+      EXPECT_LE(peak_bytes(c, family, true) / whole_with_ends, c.most + 0.006);
+    }
+  }
+}
+
+TEST(Memory, SlicesWithoutSizesAreEqualToAToken) {
+  StagedModel model = large_model(ModelFamily::gpt2, 4);
+  model.sequences = 3;
+  model.sequence_length = 10;
+  const Schedule schedule = lowered_schedule({"seq1f1b", 4}, 4, 8);
+  std::vector<std::int64_t> tokens;
+  for (int slice = 0; slice < 4; ++slice)
+    tokens.push_back(slice_tokens(model, schedule, slice));
+  EXPECT_EQ(tokens, (std::vector<std::int64_t>{6, 9, 6, 9}));
+}
+
+std::vector<std::int64_t> buffers_of(const Case& c, int devices, int microbatches) {
+  const std::vector<std::int64_t> sizes(static_cast<std::size_t>(c.slices), 1);
+  return peak_buffer_bytes(lowered_schedule(c, devices, microbatches), sizes);
+}
+
+TEST(Buffers, CountWhatMayBeBetweenStages) {
+  using Counts = std::vector<std::int64_t>;
+  // One stage has nobody to hand to; two on one device hold an activation and a gradient.
+  EXPECT_EQ(buffers_of({"1f1b"}, 1, 4), (Counts{0}));
+  EXPECT_EQ(buffers_of({"zb-v"}, 1, 4), (Counts{2}));
+  // Device 0 sends both activations before the first gradient, for which a receive is posted,
+  // proves that one has arrived. Device 1 makes the first gradient with the second activation
+  // there, and the second gradient before anything proves that the first has arrived.
+  Validation two = validate(read_schedule("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"));
+  ASSERT_TRUE(two.valid());
+  const std::int64_t one[] = {1};
+  EXPECT_EQ(peak_buffer_bytes(two.lowered, one), (Counts{3, 2}));
+  // Nothing comes back to the first device of GPipe before it has sent everything.
+  EXPECT_GE(buffers_of({"gpipe"}, 4, 16)[0], 16);
+  // 1F1B does not hold more with more microbatches.
+  EXPECT_EQ(buffers_of({"1f1b"}, 8, 32), buffers_of({"1f1b"}, 8, 16));
+}
+
+TEST(Buffers, GrowWithTheSlice) {
+  const Schedule schedule = lowered_schedule({"seq1f1b", 2}, 2, 4);
+  const std::int64_t small[] = {1, 1}, large[] = {10, 10}, mixed[] = {10, 1};
+  const auto least = peak_buffer_bytes(schedule, small), most = peak_buffer_bytes(schedule, large);
+  const auto between = peak_buffer_bytes(schedule, mixed);
+  for (std::size_t d = 0; d < 2; ++d) {
+    EXPECT_EQ(most[d], 10 * least[d]);
+    EXPECT_LT(between[d], most[d]);
+    EXPECT_GT(between[d], least[d]);
+  }
+}
+
+}  // namespace
+}  // namespace sluice
