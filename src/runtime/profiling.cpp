@@ -6,7 +6,6 @@
 #include <chrono>
 #include <set>
 
-#include "base/error.h"
 #include "runtime/alone.h"
 #include "runtime/op_timings.h"
 #include "runtime/options.h"
