@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "runtime/files/checkpoint.h"
 
 namespace sluice {
 namespace {
@@ -103,6 +102,24 @@ bool Saver::owns(const std::string& name) const {
 
 namespace {
 
+void read_tensors(const Checkpoint& checkpoint, const std::vector<Saved>& wanted, bool tied) {
+  const std::string& path = checkpoint.folder();
+  for (const Saved& saved : wanted) {
+    const std::string name = stored_name(saved.name, tied);
+    const TensorSpec* spec = checkpoint.find(name);
+    if (!spec)
+      throw UserError(fmt::format("{} has no tensor '{}': it is of another model", path, name),
+                      ExitCode::bad_data);
+    if (spec->shape != saved.tensor.sizes().vec() || spec->dtype != dtype_of(saved.tensor))
+      throw UserError(
+          fmt::format("{}: '{}' is [{}] there and [{}] here: it is of another model", path, name,
+                      fmt::join(spec->shape, ","), fmt::join(saved.tensor.sizes().vec(), ",")),
+          ExitCode::bad_data);
+    SLUICE_CHECK(saved.tensor.is_contiguous(), "'{}' is not contiguous", saved.name);
+    checkpoint.read_rows(*spec, 0, num_rows(*spec), bytes_of(saved.tensor));
+  }
+}
+
 // Where to resume from; the same on every rank. "": a fresh start.
 std::string checkpoint_to_load(const CheckpointConfig& config, Communicator& world,
                                const Note& note) {
@@ -132,23 +149,18 @@ std::int64_t load_checkpoint(const Config& config, Communicator& world, Trainer&
   const std::string path = checkpoint_to_load(config.checkpoint, world, note);
   if (path.empty()) return 0;
   const Checkpoint checkpoint(path);
-  for (Saved& saved : saved_tensors(trainer)) {
-    const std::string name = stored_name(saved.name, config.model.tied_embeddings);
-    const TensorSpec* spec = checkpoint.find(name);
-    if (!spec)
-      throw UserError(fmt::format("{} has no tensor '{}': it is of another model", path, name),
-                      ExitCode::bad_data);
-    if (spec->shape != saved.tensor.sizes().vec() || spec->dtype != dtype_of(saved.tensor))
-      throw UserError(
-          fmt::format("{}: '{}' is [{}] there and [{}] here: it is of another model", path, name,
-                      fmt::join(spec->shape, ","), fmt::join(saved.tensor.sizes().vec(), ",")),
-          ExitCode::bad_data);
-    SLUICE_CHECK(saved.tensor.is_contiguous(), "'{}' is not contiguous", saved.name);
-    checkpoint.read_rows(*spec, 0, num_rows(*spec), bytes_of(saved.tensor));
-  }
+  read_tensors(checkpoint, saved_tensors(trainer), config.model.tied_embeddings);
   const std::int64_t step = checkpoint.manifest().info.step;
   if (world.rank() == 0) note(fmt::format("resumed from step {} of {}", step, path));
   return step;
+}
+
+void load_weights(const Checkpoint& checkpoint, const std::vector<Parameter*>& parameters,
+                  bool tied) {
+  std::vector<Saved> wanted;
+  for (const Parameter* parameter : parameters)
+    wanted.push_back({parameter->name, parameter->value});
+  read_tensors(checkpoint, wanted, tied);
 }
 
 }  // namespace sluice

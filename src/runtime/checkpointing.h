@@ -8,6 +8,7 @@
 
 #include "comm/communicator.h"
 #include "runtime/config/config.h"
+#include "runtime/files/checkpoint.h"
 #include "runtime/files/checkpoint_folder.h"
 #include "runtime/trainer.h"
 
@@ -40,5 +41,10 @@ class Saver {
 // Throws UserError (3) for a damaged checkpoint or one of another model.
 std::int64_t load_checkpoint(const Config& config, Communicator& world, Trainer& trainer,
                              const Note& note);
+
+// Fills weights from a checkpoint, whatever its mesh; `tied` as model.tied_embeddings. Throws
+// UserError (3) for one of another model.
+void load_weights(const Checkpoint& checkpoint, const std::vector<Parameter*>& parameters,
+                  bool tied);
 
 }  // namespace sluice

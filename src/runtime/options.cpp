@@ -21,6 +21,10 @@ ModelShape model_shape(const Config& config) {
   return shape;
 }
 
+at::ScalarType model_dtype(const Config& config) {
+  return config.training.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
+}
+
 RecomputeLevel recompute_level(const Config& config) {
   const std::string& level = config.recompute.level;
   if (level == "elementwise") return RecomputeLevel::elementwise;
@@ -41,7 +45,7 @@ TrainerOptions trainer_options(const Config& config, const Schedule& schedule) {
     throw user_error("parallelism.layers_per_stage is '{}': even and a list are known so far",
                      layers.rule);
   options.level = recompute_level(config);
-  options.dtype = config.training.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  options.dtype = model_dtype(config);
   options.seed = static_cast<std::uint64_t>(config.debug.seed);
   options.global_batch_size = config.training.global_batch_size;
   options.sequence_length = config.training.sequence_length;

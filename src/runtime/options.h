@@ -7,6 +7,7 @@
 namespace sluice {
 
 ModelShape model_shape(const Config& config);
+at::ScalarType model_dtype(const Config& config);
 RecomputeLevel recompute_level(const Config& config);
 TrainerOptions trainer_options(const Config& config, const Schedule& schedule);
 

@@ -8,6 +8,7 @@
 
 #include "runtime/byte_costs.h"
 #include "runtime/checkpointing.h"
+#include "runtime/generation.h"
 #include "runtime/op_timings.h"
 
 namespace sluice {
@@ -144,6 +145,9 @@ RunEnd run_training(const TrainingRun& run, Communicator& world) {
     end.costs = byte_costs(run.options, run.lowered);
     timings.gather_into(*end.costs, world);
   }
+  const std::string checkpoint = config.checkpoint.folder + "/" + step_folder_name(end.last_step);
+  if (leads && !end.stopped && !config.generate.prompt.empty() && is_there(checkpoint))
+    run.on_sample(sample_text(checkpoint, config.generate.prompt));
   return end;
 }
 
