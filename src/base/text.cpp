@@ -90,6 +90,25 @@ std::string json_quote(std::string_view text) {
   return out + '"';
 }
 
+std::size_t utf8_length(std::string_view text) {
+  if (text.empty()) return std::string_view::npos;
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned first = byte(0);
+  const std::size_t length = first < 0x80   ? 1
+                             : first < 0xc2 ? 0
+                             : first < 0xe0 ? 2
+                             : first < 0xf0 ? 3
+                             : first < 0xf5 ? 4
+                                            : 0;
+  for (std::size_t i = 1; i < std::min(length, text.size()); ++i) {
+    const bool second = i == 1;
+    const unsigned least = second && first == 0xe0 ? 0xa0 : second && first == 0xf0 ? 0x90 : 0x80;
+    const unsigned most = second && first == 0xed ? 0x9f : second && first == 0xf4 ? 0x8f : 0xbf;
+    if (byte(i) < least || byte(i) > most) return 0;
+  }
+  return length <= text.size() ? length : std::string_view::npos;
+}
+
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates) {
   const std::string wanted = lower(name);
   std::string best;

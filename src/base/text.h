@@ -1,6 +1,7 @@
 // Small text helpers shared by every layer: strict numbers in, tidy numbers out, nearest names.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -29,6 +30,10 @@ std::string with_commas(std::string digits);
 
 // `text` inside double quotes, escaped for JSON.
 std::string json_quote(std::string_view text);
+
+// Bytes of the UTF-8 character at the start of `text`: 0 where there is none (overlong forms,
+// surrogates and what lies beyond the last code point are none), npos where the text ends in it.
+std::size_t utf8_length(std::string_view text);
 
 // The candidate closest to `name` by edit distance (case-insensitive), or "" when none is close.
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates);

@@ -17,6 +17,7 @@ void add_data(CLI::App& app, ExitCode& exit_code);
 // All of the following; the one of a program without torch says how to get that.
 void add_engine_commands(CLI::App& app, ExitCode& exit_code);
 void add_train(CLI::App& app, ExitCode& exit_code);
+void add_generate(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_profile(CLI::App& app, ExitCode& exit_code);
 

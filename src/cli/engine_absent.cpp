@@ -9,8 +9,9 @@ namespace sluice::cli {
 namespace {
 
 // The script ./sluice has the same names.
-constexpr std::array<std::pair<const char*, const char*>, 3> kCommands = {
+constexpr std::array<std::pair<const char*, const char*>, 4> kCommands = {
     {{"train", "train a model through a schedule (./sluice train CONFIG)"},
+     {"generate", "sample text from a checkpoint (./sluice generate CHECKPOINT)"},
      {"inspect", "what a checkpoint holds (./sluice inspect CHECKPOINT)"},
      {"profile", "measure what the ops of a training run cost (./sluice profile CONFIG)"}}};
 

@@ -5,6 +5,7 @@ namespace sluice::cli {
 
 void add_engine_commands(CLI::App& app, ExitCode& exit_code) {
   add_train(app, exit_code);
+  add_generate(app);
   add_inspect(app);
   add_profile(app, exit_code);
 }

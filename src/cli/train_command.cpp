@@ -89,13 +89,15 @@ ExitCode run(const Flags& flags) {
                            .held_out = data.held_out ? &*data.held_out : nullptr,
                            .predicted_peak_bytes = {},
                            .on_step = {},
-                           .on_note = {}};
+                           .on_note = {},
+                           .on_sample = {}};
   for (const DeviceResult& device : predicted.devices)
     training_run.predicted_peak_bytes.push_back(static_cast<std::int64_t>(device.peak_bytes));
   training_run.stop = &stop_requested;
   Progress progress(config, options.shape);
   training_run.on_step = [&](const StepMetrics& metrics) { progress.step(metrics); };
   training_run.on_note = [&](const std::string& note) { progress.note(note); };
+  training_run.on_sample = [](const std::string& text) { fmt::print("{}\n", text); };
 
   std::atomic<bool> stopped = false;
   const ExitCode code =

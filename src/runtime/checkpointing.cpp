@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "runtime/files/checkpoint.h"
 
 namespace sluice {
 namespace {
@@ -129,6 +128,18 @@ const TensorSpec& find_tensor(const Checkpoint& checkpoint, const TensorSpec& wa
 
 namespace {
 
+void read_tensors(const Checkpoint& checkpoint, const std::vector<Saved>& wanted, bool tied) {
+  for (const Saved& saved : wanted) {
+    const TensorSpec& spec = find_tensor(checkpoint,
+                                         {.name = saved.name,
+                                          .dtype = dtype_of(saved.tensor),
+                                          .shape = saved.tensor.sizes().vec()},
+                                         tied);
+    SLUICE_CHECK(saved.tensor.is_contiguous(), "'{}' is not contiguous", saved.name);
+    checkpoint.read_rows(spec, 0, num_rows(spec), bytes_of(saved.tensor));
+  }
+}
+
 // Where to resume from; the same on every rank. "": a fresh start.
 std::string checkpoint_to_load(const CheckpointConfig& config, Communicator& world,
                                const Note& note) {
@@ -149,17 +160,18 @@ std::int64_t load_checkpoint(const Config& config, Communicator& world, Trainer&
   const std::string path = checkpoint_to_load(config.checkpoint, world, note);
   if (path.empty()) return 0;
   const Checkpoint checkpoint(path);
-  for (Saved& saved : saved_tensors(trainer)) {
-    const TensorSpec& spec = find_tensor(
-        checkpoint,
-        {.name = saved.name, .dtype = dtype_of(saved.tensor), .shape = saved.tensor.sizes().vec()},
-        config.model.tied_embeddings);
-    SLUICE_CHECK(saved.tensor.is_contiguous(), "'{}' is not contiguous", saved.name);
-    checkpoint.read_rows(spec, 0, num_rows(spec), bytes_of(saved.tensor));
-  }
+  read_tensors(checkpoint, saved_tensors(trainer), config.model.tied_embeddings);
   const std::int64_t step = checkpoint.manifest().info.step;
   if (world.rank() == 0) note(fmt::format("resumed from step {} of {}", step, path));
   return step;
+}
+
+void load_weights(const Checkpoint& checkpoint, const std::vector<Parameter*>& parameters,
+                  bool tied) {
+  std::vector<Saved> wanted;
+  for (const Parameter* parameter : parameters)
+    wanted.push_back({parameter->name, parameter->value});
+  read_tensors(checkpoint, wanted, tied);
 }
 
 }  // namespace sluice

@@ -50,4 +50,9 @@ const TensorSpec& find_tensor(const Checkpoint& checkpoint, const TensorSpec& wa
 std::int64_t load_checkpoint(const Config& config, Communicator& world, Trainer& trainer,
                              const Note& note);
 
+// Fills weights from a checkpoint, whatever its mesh; `tied` as model.tied_embeddings. Throws
+// UserError (3) for one of another model.
+void load_weights(const Checkpoint& checkpoint, const std::vector<Parameter*>& parameters,
+                  bool tied);
+
 }  // namespace sluice

@@ -21,6 +21,10 @@ ModelShape model_shape(const Config& config) {
   return shape;
 }
 
+at::ScalarType model_dtype(const Config& config) {
+  return config.training.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
+}
+
 RecomputeLevel recompute_level(const Config& config) {
   const std::string& level = config.recompute.level;
   if (level == "elementwise") return RecomputeLevel::elementwise;
@@ -39,7 +43,7 @@ TrainerOptions trainer_options(const Config& config, const Schedule& schedule) {
   else
     options.layers_per_stage = even_layers(config.model.layers, schedule.num_stages());
   options.level = recompute_level(config);
-  options.dtype = config.training.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  options.dtype = model_dtype(config);
   options.seed = static_cast<std::uint64_t>(config.debug.seed);
   options.global_batch_size = config.training.global_batch_size;
   options.sequence_length = config.training.sequence_length;

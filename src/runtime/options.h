@@ -8,6 +8,7 @@
 namespace sluice {
 
 ModelShape model_shape(const Config& config);
+at::ScalarType model_dtype(const Config& config);
 RecomputeLevel recompute_level(const Config& config);
 // REQUIRES: layers_per_stage is even or a list: who knows the costs makes a list of them.
 TrainerOptions trainer_options(const Config& config, const Schedule& schedule);

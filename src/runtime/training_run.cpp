@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "runtime/checkpointing.h"
+#include "runtime/generation.h"
 #include "runtime/op_timings.h"
 #include "runtime/options.h"
 
@@ -144,6 +145,9 @@ RunEnd run_training(const TrainingRun& run, Communicator& world) {
     end.costs = byte_costs(staged_model(run.options, run.lowered), run.lowered);
     timings.gather_into(*end.costs, world);
   }
+  const std::string checkpoint = config.checkpoint.folder + "/" + step_folder_name(end.last_step);
+  if (leads && !end.stopped && !config.generate.prompt.empty() && is_there(checkpoint))
+    run.on_sample(sample_text(checkpoint, config.generate.prompt));
   return end;
 }
 

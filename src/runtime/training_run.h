@@ -26,9 +26,10 @@ struct TrainingRun {
   const Dataset* held_out = nullptr;               // null: no validation; else interval > 0
   std::vector<std::int64_t> predicted_peak_bytes;  // per rank
   int threads_per_rank = 1;
-  const std::atomic<bool>* stop = nullptr;          // set: finish the step, save, return
-  std::function<void(const StepMetrics&)> on_step;  // rank 0, after its row was written
-  std::function<void(const std::string&)> on_note;  // rank 0: resumed from, saved, ...
+  const std::atomic<bool>* stop = nullptr;            // set: finish the step, save, return
+  std::function<void(const StepMetrics&)> on_step;    // rank 0, after its row was written
+  std::function<void(const std::string&)> on_note;    // rank 0: resumed from, saved, ...
+  std::function<void(const std::string&)> on_sample;  // rank 0, at the end: of generate.prompt
 };
 
 struct RunEnd {

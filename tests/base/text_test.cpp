@@ -36,6 +36,18 @@ TEST(Text, QuotesAreSafeInJson) {
   EXPECT_EQ(json_quote("a\"b\\c\n\x01"), "\"a\\\"b\\\\c\\n\\u0001\"");
 }
 
+TEST(Text, Utf8CharactersAreWholeCutOrNone) {
+  EXPECT_EQ(utf8_length("ab"), 1u);
+  EXPECT_EQ(utf8_length("\xC3\xA9x"), 2u);
+  EXPECT_EQ(utf8_length("\xE2\x82\xAC"), 3u);
+  EXPECT_EQ(utf8_length("\xF4\x8F\xBF\xBF"), 4u);
+  for (const char* cut : {"", "\xC3", "\xE2\x82", "\xF0\x9F\x98"})
+    EXPECT_EQ(utf8_length(cut), std::string_view::npos) << cut;
+  for (const char* bad : {"\x80", "\xC1\x80", "\xC3x", "\xE0\x80\x80", "\xE0\x80", "\xED\xA0\x80",
+                          "\xF0\x8F\x80\x80", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF"})
+    EXPECT_EQ(utf8_length(bad), 0u) << bad;
+}
+
 TEST(Text, TablesAlignNumbersToTheRight) {
   TextTable table({"name", "n"});
   table.add({"a", "1"});

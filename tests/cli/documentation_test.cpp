@@ -80,7 +80,8 @@ TEST(Documentation, EveryCommandPrintsWhatIsShown) {
     for (const Command& command : commands_of(file)) {
       SCOPED_TRACE(command.where + ": ./sluice " + command.arguments);
       const std::string verb = command.arguments.substr(0, command.arguments.find(' '));
-      const bool engine = verb == "train" || verb == "inspect" || verb == "profile";
+      const bool engine =
+          verb == "train" || verb == "generate" || verb == "inspect" || verb == "profile";
       if (engine && std::string(SLUICE_ENGINE_BINARY).empty()) continue;
       const test::Ran ran = test::run_shell(
           fmt::format("'{}' {}", engine ? SLUICE_ENGINE_BINARY : SLUICE_BINARY, command.arguments),

@@ -71,6 +71,10 @@ class Train : public testing::Test {
     return run_shell(fmt::format("'{}' inspect {}", SLUICE_ENGINE_BINARY, arguments),
                      folder_.path());
   }
+  Ran generate(const std::string& arguments) const {
+    return run_shell(fmt::format("taskset -c 0 '{}' generate {}", SLUICE_ENGINE_BINARY, arguments),
+                     folder_.path());
+  }
   Json inspected(const std::string& checkpoint) const {
     const Ran ran = inspect(checkpoint + " --format json");
     EXPECT_EQ(ran.code, 0) << ran.err;
@@ -214,6 +218,70 @@ TEST_F(Train, InspectRefusesWhatIsDamaged) {
   }
   EXPECT_EQ(inspect("nowhere").code, 3);
   EXPECT_EQ(inspect("checkpoints --format yaml").code, 2);
+}
+
+// Trained on "abcabc..." until it knows it.
+constexpr const char* kAlphabet =
+    "--data.path=abc.txt --data.validation_fraction=0 --validation.interval=0 --training.steps=150 "
+    "--checkpoint.interval=0 ";
+
+TEST_F(Train, AModelContinuesWhatItLearned) {
+  std::string text;
+  while (text.size() < 4000)
+    text += "abc";
+  folder_.write("abc.txt", text);
+  for (const char* shape : {"gpt2", "llama"}) {
+    SCOPED_TRACE(shape);
+    clear();
+    const Ran trained =
+        train(fmt::format("{} --model.shape={} '--generate.prompt=bcab'", kAlphabet, shape));
+    ASSERT_EQ(trained.code, 0) << trained.err;
+    // The sample comes after the last step, 200 tokens of it.
+    const std::string sample = trained.out.substr(trained.out.find("\nbcab") + 1);
+    EXPECT_EQ(sample.substr(0, 22), "bcabcabcabcabcabcabcab");
+    EXPECT_EQ(sample.size(), 4u + 200 + 1) << sample;
+    // More than the 32 positions, so the window slides.
+    const Ran ran = generate("checkpoints --prompt abca --tokens 60 --temperature 0");
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    EXPECT_EQ(ran.out, text.substr(0, 64) + "\n");
+    EXPECT_NE(ran.err.find("60 tokens in "), std::string::npos) << ran.err;
+    EXPECT_EQ(generate("checkpoints --prompt-ids 97,98 --tokens 3 --temperature 0").out,
+              "97,98,99,97,98\n");
+  }
+}
+
+TEST_F(Train, TheScheduleOfACheckpointChangesNoText) {
+  std::vector<std::string> greedy, drawn;
+  for (const char* flags : {"",
+                            "--parallelism.pipeline_parallel_schedule=1f1b "
+                            "--parallelism.pipeline_parallel_degree=4"}) {
+    clear();
+    ASSERT_EQ(train(flags).code, 0);
+    greedy.push_back(generate("checkpoints --prompt line --temperature 0").out);
+    drawn.push_back(generate("checkpoints --prompt line --top-k 20 --seed 7").out);
+  }
+  EXPECT_TRUE(greedy[0].starts_with("line")) << greedy[0];
+  EXPECT_EQ(greedy[0], greedy[1]);
+  EXPECT_EQ(drawn[0], drawn[1]);
+  EXPECT_NE(generate("checkpoints --prompt line --top-k 20 --seed 8").out, drawn[0]);
+}
+
+TEST_F(Train, GenerateRefusesBadInput) {
+  ASSERT_EQ(train("--training.steps=1").code, 0);
+  for (const auto& [arguments, code, word] :
+       {std::tuple{"checkpoints", 2, "--prompt"},
+        std::tuple{"checkpoints --prompt a --prompt-ids 1", 2, "one of"},
+        std::tuple{"checkpoints --prompt-ids 1,x", 2, "'x'"},
+        std::tuple{"checkpoints --prompt-ids 257", 2, "257"},
+        std::tuple{"checkpoints --prompt a --tokens 0", 2, "--tokens"},
+        std::tuple{"checkpoints --prompt a --temperature -1", 2, "--temperature"},
+        std::tuple{"nowhere --prompt a", 3, "nowhere"}}) {
+    SCOPED_TRACE(arguments);
+    const Ran ran = generate(arguments);
+    EXPECT_EQ(ran.code, code) << ran.err;
+    EXPECT_NE(ran.err.find(word), std::string::npos) << ran.err;
+    EXPECT_EQ(ran.out, "");
+  }
 }
 
 TEST_F(Train, AKilledRunResumesWithTheSameBits) {

@@ -389,6 +389,8 @@ TEST(Config, WhatDoesNotFitTogetherIsSaid) {
       {{"--parallelism.pipeline_parallel_schedule=v-half", "--parallelism.stages_per_device=3",
         "--model.layers=6"},
        "parallelism.stages_per_device is 3: v-half always has 2"},
+      {{"--generate.prompt=a", "--checkpoint.folder="}, "generate.prompt is set and checkpoint"},
+      {{"--generate.prompt=a", "--model.vocab_size=300"}, "generate.prompt is set and model.vocab"},
       {{"--parallelism.pipeline_parallel_schedule_csv=a.csv", "--parallelism.memory_cap=4"},
        "parallelism.memory_cap is 4: the CSV's order is fixed"},
       {{"--parallelism.pipeline_parallel_schedule_csv=a.csv", "--parallelism.stages_per_device=2"},

@@ -100,6 +100,11 @@ struct ValidationConfig {
   bool operator==(const ValidationConfig&) const = default;
 };
 
+struct GenerateConfig {
+  std::string prompt;  // "": no sample
+  bool operator==(const GenerateConfig&) const = default;
+};
+
 struct CommConfig {
   std::string backend = "threads";  // threads, mpi
   double train_timeout_seconds = 100;
@@ -127,6 +132,7 @@ struct Config {
   RecomputeConfig recompute;
   CheckpointConfig checkpoint;
   ValidationConfig validation;
+  GenerateConfig generate;
   CommConfig comm;
   MetricsConfig metrics;
   DebugConfig debug;

@@ -25,26 +25,10 @@ constexpr int kMaxBraces = 16;
 constexpr std::size_t kMaxShown = 120;  // bytes of the user's text in a message
 
 bool is_utf8(std::string_view text) {
-  for (std::size_t i = 0; i < text.size();) {
-    const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
-    const unsigned first = byte(i);
-    const std::size_t length = first < 0x80    ? 1
-                               : first < 0xc2  ? 0
-                               : first < 0xe0  ? 2
-                               : first < 0xf0  ? 3
-                               : first <= 0xf4 ? 4
-                                               : 0;
-    if (length == 0 || i + length > text.size()) return false;
-    for (std::size_t k = 1; k < length; ++k)
-      if ((byte(i + k) & 0xc0) != 0x80) return false;
-    if (length > 2) {
-      const unsigned second = byte(i + 1);
-      // Overlong forms, surrogates, and what lies beyond the last code point.
-      if ((first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
-          (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f))
-        return false;
-    }
-    i += length;
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    if (length == 0 || length == text.npos) return false;
+    text.remove_prefix(length);
   }
   return true;
 }

@@ -154,6 +154,9 @@ std::vector<ConfigKey> make_schema() {
       {SLUICE_KEY(validation, interval), .range = {0, kMaxSteps}, .aliases = {"validation.freq"},
        .help = "steps between validations, and one after the last step; 0: never"},
 
+      {SLUICE_KEY(generate, prompt),
+       .help = "text that the trained model continues after the last step; empty: none"},
+
       {SLUICE_KEY(comm, backend), .choices = {"threads", "mpi"},
        .help = "threads: all ranks in this process; mpi: one process each, under mpirun or srun"},
       {SLUICE_KEY(comm, train_timeout_seconds),

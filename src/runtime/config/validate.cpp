@@ -209,6 +209,21 @@ void check_schedule(const Config& config, Problems& problems) {
   check_layers(config, stages_per_device * parallelism.pipeline_parallel_degree, problems);
 }
 
+void check_generate(const Config& config, Problems& problems) {
+  if (config.generate.prompt.empty()) return;
+  if (config.checkpoint.folder.empty())
+    problems.add(
+        "generate.prompt is set and checkpoint.folder is empty: the sample comes from the last "
+        "checkpoint; name a folder");
+  if (config.model.shape == "bert")
+    problems.add("generate.prompt is set: bert fills in masked tokens and continues no text");
+  if (config.model.vocab_size > kByteTokens)
+    problems.add(
+        "generate.prompt is set and model.vocab_size is {}: text is for the byte tokenizer's {} "
+        "tokens",
+        config.model.vocab_size, kByteTokens);
+}
+
 }  // namespace
 
 std::vector<std::string> validate_config(const Config& config) {
@@ -217,6 +232,7 @@ std::vector<std::string> validate_config(const Config& config) {
   check_training(config, problems);
   check_slices(config, problems);
   check_schedule(config, problems);
+  check_generate(config, problems);
   return problems.take();
 }
 

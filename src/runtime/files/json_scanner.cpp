@@ -12,27 +12,6 @@ namespace {
 // Metadata values may be long, such as a whole configuration.
 constexpr std::size_t kMaxString = 1 << 24;
 
-// Length of the UTF-8 character at the start of `text`, or 0 when there is none: no overlong forms,
-// no surrogates, nothing above U+10FFFF.
-std::size_t utf8_length(std::string_view text) {
-  const auto byte = [&](std::size_t i) {
-    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
-  };
-  const unsigned first = byte(0);
-  if (first < 0x80) return 1;
-  const std::size_t length = first >= 0xC2 && first <= 0xDF   ? 2
-                             : first >= 0xE0 && first <= 0xEF ? 3
-                             : first >= 0xF0 && first <= 0xF4 ? 4
-                                                              : 0;
-  for (std::size_t i = 1; i < length; ++i)
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  if (first == 0xE0 && byte(1) < 0xA0) return 0;
-  if (first == 0xED && byte(1) > 0x9F) return 0;
-  if (first == 0xF0 && byte(1) < 0x90) return 0;
-  if (first == 0xF4 && byte(1) > 0x8F) return 0;
-  return length;
-}
-
 void append_utf8(std::string& out, unsigned code) {
   const auto put = [&](unsigned byte) { out += static_cast<char>(byte); };
   if (code < 0x80) {
@@ -111,7 +90,7 @@ std::string JsonScanner::string(std::string_view where) {
     }
     if (c < 0x20) fail(fmt::format("{}: a control character in a string", where));
     const std::size_t length = utf8_length(text_.substr(at_));
-    if (length == 0) fail(fmt::format("{}: a string is not UTF-8", where));
+    if (length == 0 || length == text_.npos) fail(fmt::format("{}: a string is not UTF-8", where));
     out += text_.substr(at_, length);
     at_ += length;
   }

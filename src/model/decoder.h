@@ -1,0 +1,38 @@
+// A whole decoder model in one place, for sampling: it takes the tokens of one sequence and says
+// what follows them. Keys and values are kept, so a further token costs the work of one token.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/block.h"
+#include "model/ends.h"
+
+namespace sluice {
+
+class Decoder {
+ public:
+  // Weights are those of seed 0; who samples overwrites them through parameters().
+  Decoder(const ModelShape& shape, at::ScalarType dtype);
+
+  // The next tokens of the sequence, at least one -> logits of the token after them: (vocab), fp32.
+  // REQUIRES: tokens of the vocabulary, and no more in all than the model has learned positions.
+  at::Tensor feed(std::span<const std::int32_t> tokens);
+  std::int64_t length() const { return length_; }  // tokens fed
+  void restart();                                  // an empty sequence again
+
+  // In canonical order: embedding, blocks ascending, head.
+  std::vector<Parameter*> parameters();
+
+ private:
+  Embedding embedding_;
+  std::vector<Block> blocks_;
+  std::vector<BlockState> states_;  // keys and values of all tokens fed, in slice 0
+  Head head_;
+  std::int64_t length_ = 0;
+};
+
+}  // namespace sluice

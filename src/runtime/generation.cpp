@@ -1,0 +1,133 @@
+#include "runtime/generation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "data/tokenizer.h"
+#include "model/decoder.h"
+#include "runtime/checkpointing.h"
+#include "runtime/options.h"
+
+namespace sluice {
+namespace {
+
+Config config_of(const Checkpoint& checkpoint) {
+  try {
+    return load_config_text(checkpoint.manifest().info.config,
+                            fmt::format("the configuration of {}", checkpoint.folder()), {})
+        .values;
+  } catch (const UserError& error) {
+    throw UserError(error.what(), ExitCode::bad_data);
+  }
+}
+
+}  // namespace
+
+std::int32_t draw_token(std::span<const float> logits, const SamplingOptions& options,
+                        RandomStream& random) {
+  for (const float logit : logits)
+    if (!std::isfinite(logit))
+      throw UserError(
+          "the model's output is no number: its weights have diverged; take an earlier checkpoint",
+          ExitCode::bad_data);
+  const auto likeliest = std::max_element(logits.begin(), logits.end());
+  if (options.temperature == 0) return static_cast<std::int32_t>(likeliest - logits.begin());
+  std::vector<std::int32_t> tokens(logits.size());
+  std::iota(tokens.begin(), tokens.end(), 0);
+  const auto logit_of = [&](std::int32_t token) { return logits[static_cast<std::size_t>(token)]; };
+  if (options.top_k > 0 && options.top_k < static_cast<std::int64_t>(tokens.size())) {
+    std::nth_element(tokens.begin(), tokens.begin() + options.top_k - 1, tokens.end(),
+                     [&](std::int32_t a, std::int32_t b) {
+                       return std::pair(-logit_of(a), a) < std::pair(-logit_of(b), b);
+                     });
+    tokens.resize(static_cast<std::size_t>(options.top_k));
+    std::sort(tokens.begin(), tokens.end());
+  }
+  std::vector<double> sums;  // of the weights of the tokens so far
+  double sum = 0;
+  for (const std::int32_t token : tokens)
+    sums.push_back(sum +=
+                   std::exp((double{logit_of(token)} - double{*likeliest}) / options.temperature));
+  const double point = static_cast<double>(random.next() >> 11) * 0x1p-53 * sum;
+  const auto drawn = std::upper_bound(sums.begin(), sums.end() - 1, point);
+  return tokens[static_cast<std::size_t>(drawn - sums.begin())];
+}
+
+TextGenerator::TextGenerator(const std::string& checkpoint) {
+  const Checkpoint opened(checkpoint_at(checkpoint));
+  config_ = config_of(opened);
+  if (config_.model.shape == "bert")
+    throw user_error(
+        "{} is of shape bert: it fills in masked tokens and cannot continue a text; gpt2 and llama "
+        "can",
+        opened.folder());
+  decoder_ = std::make_unique<Decoder>(model_shape(config_), model_dtype(config_));
+  load_weights(opened, decoder_->parameters(), config_.model.tied_embeddings);
+}
+
+TextGenerator::~TextGenerator() = default;
+
+void TextGenerator::check_prompt(std::span<const std::int32_t> prompt) const {
+  if (prompt.empty()) throw user_error("the prompt is empty: needs at least one token");
+  for (const std::int32_t token : prompt)
+    if (token < 0 || token >= config_.model.vocab_size)
+      throw user_error("token {} of the prompt: the model's vocabulary has 0 to {}", token,
+                       config_.model.vocab_size - 1);
+}
+
+std::int64_t TextGenerator::continue_tokens(std::span<const std::int32_t> prompt,
+                                            const SamplingOptions& options,
+                                            const std::function<bool(std::int32_t)>& on_token) {
+  check_prompt(prompt);
+  const auto window = static_cast<std::size_t>(config_.model.positions);
+  std::vector<std::int32_t> tokens(prompt.begin(), prompt.end());
+  std::size_t num_new = tokens.size();
+  RandomStream random(options.seed, 0);
+  decoder_->restart();
+  for (std::int64_t drawn = 0; drawn < options.num_tokens; ++drawn) {
+    if (static_cast<std::size_t>(decoder_->length()) + num_new > window) {
+      decoder_->restart();
+      num_new = std::min(tokens.size(), (window + 1) / 2);
+    }
+    const at::Tensor logits = decoder_->feed(std::span(tokens).last(num_new)).contiguous();
+    tokens.push_back(
+        draw_token({logits.const_data_ptr<float>(), static_cast<std::size_t>(logits.numel())},
+                   options, random));
+    num_new = 1;
+    if (!on_token(tokens.back())) return drawn + 1;
+  }
+  return options.num_tokens;
+}
+
+std::int64_t TextGenerator::continue_text(const std::string& prompt, const SamplingOptions& options,
+                                          const std::function<void(std::string_view)>& on_text) {
+  if (config_.model.vocab_size > kByteVocabulary)
+    throw user_error(
+        "model.vocab_size is {}: text is for the byte tokenizer's {} tokens; use --prompt-ids",
+        config_.model.vocab_size, kByteVocabulary);
+  const std::vector<std::int32_t> bytes = encode_bytes(prompt);
+  check_prompt(bytes);
+  TextStream text;
+  for (const std::int32_t byte : bytes)
+    on_text(text.put(byte));
+  const std::int64_t drawn = continue_tokens(bytes, options, [&](std::int32_t token) {
+    if (token == kEndOfDocument) return false;
+    on_text(text.put(token));
+    return true;
+  });
+  on_text(text.end());
+  return drawn;
+}
+
+std::string sample_text(const std::string& checkpoint, const std::string& prompt,
+                        const SamplingOptions& options) {
+  std::string text;
+  TextGenerator(checkpoint).continue_text(prompt, options, [&](std::string_view piece) {
+    text += piece;
+  });
+  return text;
+}
+
+}  // namespace sluice

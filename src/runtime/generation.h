@@ -1,0 +1,67 @@
+// Sampling from a checkpoint, whatever the mesh and the schedule it was saved under: the whole
+// model in this process.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "data/permutation.h"
+#include "runtime/config/config.h"
+
+namespace sluice {
+
+class Decoder;
+
+struct SamplingOptions {
+  std::int64_t num_tokens = 200;  // drawn at most
+  double temperature = 0.8;       // 0: the likeliest token, always
+  std::int64_t top_k = 0;         // among the k likeliest tokens; 0: all
+  std::uint64_t seed = 0;
+};
+
+// A token drawn by its logits. Of equally likely ones the first is the likelier. Throws UserError
+// bad_data where a logit is no number.
+std::int32_t draw_token(std::span<const float> logits, const SamplingOptions& options,
+                        RandomStream& random);
+
+class TextGenerator {
+ public:
+  // `checkpoint` as in checkpoint_at(). Throws UserError: bad_data for one that cannot be trusted,
+  // usage for a model that does not go from left to right.
+  explicit TextGenerator(const std::string& checkpoint);
+  ~TextGenerator();
+  TextGenerator(const TextGenerator&) = delete;
+  TextGenerator& operator=(const TextGenerator&) = delete;
+
+  const Config& config() const { return config_; }  // of the run that saved it
+
+  // Throws UserError for a prompt that is empty or not of the vocabulary.
+  void check_prompt(std::span<const std::int32_t> prompt) const;
+
+  // Continues the prompt until `on_token`, called with each token as it is drawn, returns false, or
+  // num_tokens are drawn; returns how many were. The same for equal weights, prompt, options and
+  // threads. The model sees at most model.positions tokens: where they are full, it goes on with
+  // the later half of them. Throws as check_prompt.
+  std::int64_t continue_tokens(std::span<const std::int32_t> prompt, const SamplingOptions& options,
+                               const std::function<bool(std::int32_t)>& on_token);
+
+  // The prompt and its continuation up to the end of the document, in the byte tokenizer's tokens;
+  // `on_text` is called with each further piece, whole characters that can be shown. Throws
+  // UserError for a model of another vocabulary.
+  std::int64_t continue_text(const std::string& prompt, const SamplingOptions& options,
+                             const std::function<void(std::string_view)>& on_text);
+
+ private:
+  Config config_;
+  std::unique_ptr<Decoder> decoder_;
+};
+
+// The prompt and its continuation.
+std::string sample_text(const std::string& checkpoint, const std::string& prompt,
+                        const SamplingOptions& options = {});
+
+}  // namespace sluice
