@@ -130,11 +130,10 @@ namespace {
 
 void read_tensors(const Checkpoint& checkpoint, const std::vector<Saved>& wanted, bool tied) {
   for (const Saved& saved : wanted) {
-    const TensorSpec& spec = find_tensor(checkpoint,
-                                         {.name = saved.name,
-                                          .dtype = dtype_of(saved.tensor),
-                                          .shape = saved.tensor.sizes().vec()},
-                                         tied);
+    const TensorSpec& spec = find_tensor(
+        checkpoint,
+        {.name = saved.name, .dtype = dtype_of(saved.tensor), .shape = saved.tensor.sizes().vec()},
+        tied);
     SLUICE_CHECK(saved.tensor.is_contiguous(), "'{}' is not contiguous", saved.name);
     checkpoint.read_rows(spec, 0, num_rows(spec), bytes_of(saved.tensor));
   }
