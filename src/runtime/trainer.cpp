@@ -172,7 +172,7 @@ StepResult Trainer::step(std::int64_t number) {
             "step {}: the loss is {} and the gradient norm {}: training has diverged; lower "
             "optimizer.lr, warm up longer (lr_scheduler.warmup_steps) or clip "
             "(training.max_norm), and start again: nothing saved before is changed",
-            number, totals.loss, totals.gradient_norm),
+            number, std::abs(totals.loss), std::abs(totals.gradient_norm)),
         ExitCode::diverged);
   const double clip = options_.max_norm > 0 && totals.gradient_norm > options_.max_norm
                           ? options_.max_norm / totals.gradient_norm
