@@ -22,7 +22,7 @@ void join_slices(BlockState& state) {
 }  // namespace
 
 Decoder::Decoder(const ModelShape& shape, at::ScalarType dtype)
-    : embedding_(shape, 0, dtype), head_(shape, 0, dtype) {
+    : shape_(shape), dtype_(dtype), embedding_(shape, 0, dtype), head_(shape, 0, dtype) {
   for (std::int64_t layer = 0; layer < shape.layers; ++layer)
     blocks_.emplace_back(LayerOptions{.shape = shape, .layer = layer, .dtype = dtype});
   restart();
@@ -46,6 +46,8 @@ at::Tensor Decoder::feed(std::span<const std::int32_t> tokens) {
       length_ == 0 ? SliceBounds{0, count, count + 1} : SliceBounds{0, length_, length_ + count};
   context.positions = positions_of(1, length_, length_ + count, {});
   context.level = RecomputeLevel::full;
+  if (shape_.family == ModelFamily::llama)
+    context.rotation = rotation(context.positions, shape_.head_dim(), dtype_);
   const at::Tensor fed = at::empty({1, count}, at::kLong);
   std::copy(tokens.begin(), tokens.end(), fed.mutable_data_ptr<std::int64_t>());
   Embedding::Stash unused;

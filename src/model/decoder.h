@@ -28,6 +28,8 @@ class Decoder {
   std::vector<Parameter*> parameters();
 
  private:
+  ModelShape shape_;
+  at::ScalarType dtype_;
   Embedding embedding_;
   std::vector<Block> blocks_;
   std::vector<BlockState> states_;  // keys and values of all tokens fed, in slice 0
