@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "support/golden.h"
 #include "support/run_sluice.h"
+#include "support/tiny_run.h"
 
 namespace sluice {
 namespace {
@@ -20,67 +21,8 @@ using test::Ran;
 using test::run_shell;
 using test::TemporaryFolder;
 
-// A tiny run: seconds, not minutes.
-constexpr const char* kConfig = R"(
-[model]
-layers = 4
-dim = 32
-heads = 2
-tied_embeddings = true
-[data]
-path = "corpus.txt"
-format = "text"
-validation_fraction = 0.1
-[training]
-steps = 12
-sequence_length = 32
-global_batch_size = 8
-[optimizer]
-lr = 5e-3
-[parallelism]
-pipeline_parallel_degree = 2
-pipeline_parallel_schedule = "v-half"
-num_microbatches = 4
-[checkpoint]
-folder = "checkpoints"
-interval = 4
-[validation]
-interval = 6
-[metrics]
-folder = "metrics"
-)";
-
-class Train : public testing::Test {
+class Train : public test::TinyRun {
  protected:
-  Train() {
-    std::string text;
-    for (int n = 0; n < 400; ++n)
-      text += fmt::format("line {} of a small text that repeats itself; ", n % 7);
-    folder_.write("corpus.txt", text);
-    folder_.write("run.toml", kConfig);
-  }
-
-  Ran train(const std::string& flags = "") const {
-    // One core, so that every rank has one thread: bits are equal for equal threads per rank.
-    return run_shell(
-        fmt::format("taskset -c 0 '{}' train run.toml {}", SLUICE_ENGINE_BINARY, flags),
-        folder_.path());
-  }
-
-  Ran inspect(const std::string& arguments) const {
-    return run_shell(fmt::format("'{}' inspect {}", SLUICE_ENGINE_BINARY, arguments),
-                     folder_.path());
-  }
-  Ran generate(const std::string& arguments) const {
-    return run_shell(fmt::format("taskset -c 0 '{}' generate {}", SLUICE_ENGINE_BINARY, arguments),
-                     folder_.path());
-  }
-  Json inspected(const std::string& checkpoint) const {
-    const Ran ran = inspect(checkpoint + " --format json");
-    EXPECT_EQ(ran.code, 0) << ran.err;
-    return ran.code == 0 ? Json::parse(ran.out) : Json::object();
-  }
-
   // Loss of every step, as written: equal text is equal bits.
   std::map<int, std::string> losses(const std::string& folder = "metrics") const {
     std::map<int, std::string> out;
@@ -92,13 +34,6 @@ class Train : public testing::Test {
       }
     return out;
   }
-
-  void clear() const {
-    for (const char* name : {"checkpoints", "metrics"})
-      std::filesystem::remove_all(folder_.path() + "/" + name);
-  }
-
-  TemporaryFolder folder_;
 };
 
 TEST_F(Train, LearnsAndKeepsToItsPrediction) {
@@ -142,145 +77,6 @@ TEST_F(Train, TheScheduleChangesNoBit) {
     const Ran ran = train(fmt::format("{} --recompute.level=full", flags));
     ASSERT_EQ(ran.code, 0) << ran.err;
     EXPECT_EQ(losses(), reference) << flags;
-  }
-}
-
-TEST_F(Train, EverySynchronousScheduleGivesTheSameWeights) {
-  std::string reference;
-  for (const auto& [schedule, degree] :
-       {std::pair{"1f1b", 1}, std::pair{"1f1b", 2}, std::pair{"1f1b", 4}, std::pair{"gpipe", 2},
-        std::pair{"zb-h1", 4}, std::pair{"interleaved-1f1b", 2}, std::pair{"zb-v", 2},
-        std::pair{"v-half", 2}, std::pair{"v-min", 2}}) {
-    SCOPED_TRACE(fmt::format("{} on {}", schedule, degree));
-    clear();
-    const Ran ran =
-        train(fmt::format("--training.steps=5 --parallelism.pipeline_parallel_schedule={} "
-                          "--parallelism.pipeline_parallel_degree={}",
-                          schedule, degree));
-    ASSERT_EQ(ran.code, 0) << ran.err;
-    const Json held = inspected("checkpoints");
-    EXPECT_EQ(held["step"], 5);
-    EXPECT_EQ(held["mesh"]["pipeline"], degree);
-    EXPECT_EQ(held["schedule"], schedule);
-    if (reference.empty()) reference = held["weights_sha256"];
-    EXPECT_EQ(held["weights_sha256"], reference);
-  }
-  clear();
-  ASSERT_EQ(train("--training.steps=5 --debug.seed=1").code, 0);
-  EXPECT_NE(inspected("checkpoints")["weights_sha256"], reference);
-}
-
-TEST_F(Train, InspectShowsWholeWeightsAndTheirConfiguration) {
-  ASSERT_EQ(train("--training.steps=4").code, 0);
-  const Json held = inspected("checkpoints/step-00000004");
-  EXPECT_EQ(inspected("checkpoints"), held);
-  std::vector<std::string> names;
-  Json shape;
-  for (const Json& tensor : held["tensors"]) {
-    names.push_back(tensor["name"]);
-    EXPECT_EQ(tensor["dtype"], "F32");
-    EXPECT_EQ(tensor["sha256"].get<std::string>().size(), 64u);
-    if (tensor["name"] == "embedding.weight") shape = tensor["shape"];
-  }
-  EXPECT_EQ(shape, Json({257, 32}));
-  EXPECT_TRUE(std::is_sorted(names.begin(), names.end()));
-  // Both tables of the embedding, 12 tensors in each of 4 layers, the last norm; the tied head is
-  // the embedding.
-  EXPECT_EQ(names.size(), 2u + 12 * 4 + 2);
-  EXPECT_EQ(std::count(names.begin(), names.end(), "head.weight"), 0);
-  EXPECT_EQ(held["states"].size(), 2 * names.size());
-  // The configuration inside is one that train takes.
-  folder_.write("again.toml", held["config"].get<std::string>());
-  const Ran again = run_shell(
-      fmt::format("'{}' train again.toml --print-config", SLUICE_ENGINE_BINARY), folder_.path());
-  EXPECT_EQ(again.code, 0) << again.err;
-  EXPECT_NE(again.out.find("ffn_dim = 128"), std::string::npos) << again.out;
-
-  const Ran text = inspect("checkpoints");
-  EXPECT_EQ(text.code, 0) << text.err;
-  for (const char* part :
-       {"step 4 of v-half", "pipeline 2", "layers.3.mlp.down.weight", "32 x 128"})
-    EXPECT_NE(text.out.find(part), std::string::npos) << part << " in\n" << text.out;
-  EXPECT_NE(text.out.find(held["weights_sha256"].get<std::string>()), std::string::npos);
-}
-
-TEST_F(Train, InspectRefusesWhatIsDamaged) {
-  ASSERT_EQ(train("--training.steps=4").code, 0);
-  const std::string shard = "checkpoints/step-00000004/rank-00000.safetensors";
-  std::string bytes = test::read_text(folder_.path() + "/" + shard);
-  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
-  folder_.write(shard, bytes);
-  for (const char* path : {"checkpoints", "checkpoints/step-00000004"}) {
-    const Ran ran = inspect(path);
-    EXPECT_EQ(ran.code, 3) << ran.err;
-    EXPECT_NE(ran.err.find("rank-00000.safetensors"), std::string::npos) << ran.err;
-    EXPECT_EQ(ran.out, "");
-  }
-  EXPECT_EQ(inspect("nowhere").code, 3);
-  EXPECT_EQ(inspect("checkpoints --format yaml").code, 2);
-}
-
-// Trained on "abcabc..." until it knows it.
-constexpr const char* kAlphabet =
-    "--data.path=abc.txt --data.validation_fraction=0 --validation.interval=0 --training.steps=150 "
-    "--checkpoint.interval=0 ";
-
-TEST_F(Train, AModelContinuesWhatItLearned) {
-  std::string text;
-  while (text.size() < 4000)
-    text += "abc";
-  folder_.write("abc.txt", text);
-  for (const char* shape : {"gpt2", "llama"}) {
-    SCOPED_TRACE(shape);
-    clear();
-    const Ran trained =
-        train(fmt::format("{} --model.shape={} '--generate.prompt=bcab'", kAlphabet, shape));
-    ASSERT_EQ(trained.code, 0) << trained.err;
-    // The sample comes after the last step, 200 tokens of it.
-    const std::string sample = trained.out.substr(trained.out.find("\nbcab") + 1);
-    EXPECT_EQ(sample.substr(0, 22), "bcabcabcabcabcabcabcab");
-    EXPECT_EQ(sample.size(), 4u + 200 + 1) << sample;
-    // More than the 32 positions, so the window slides.
-    const Ran ran = generate("checkpoints --prompt abca --tokens 60 --temperature 0");
-    EXPECT_EQ(ran.code, 0) << ran.err;
-    EXPECT_EQ(ran.out, text.substr(0, 64) + "\n");
-    EXPECT_NE(ran.err.find("60 tokens in "), std::string::npos) << ran.err;
-    EXPECT_EQ(generate("checkpoints --prompt-ids 97,98 --tokens 3 --temperature 0").out,
-              "97,98,99,97,98\n");
-  }
-}
-
-TEST_F(Train, TheScheduleOfACheckpointChangesNoText) {
-  std::vector<std::string> greedy, drawn;
-  for (const char* flags : {"",
-                            "--parallelism.pipeline_parallel_schedule=1f1b "
-                            "--parallelism.pipeline_parallel_degree=4"}) {
-    clear();
-    ASSERT_EQ(train(flags).code, 0);
-    greedy.push_back(generate("checkpoints --prompt line --temperature 0").out);
-    drawn.push_back(generate("checkpoints --prompt line --top-k 20 --seed 7").out);
-  }
-  EXPECT_TRUE(greedy[0].starts_with("line")) << greedy[0];
-  EXPECT_EQ(greedy[0], greedy[1]);
-  EXPECT_EQ(drawn[0], drawn[1]);
-  EXPECT_NE(generate("checkpoints --prompt line --top-k 20 --seed 8").out, drawn[0]);
-}
-
-TEST_F(Train, GenerateRefusesBadInput) {
-  ASSERT_EQ(train("--training.steps=1").code, 0);
-  for (const auto& [arguments, code, word] :
-       {std::tuple{"checkpoints", 2, "--prompt"},
-        std::tuple{"checkpoints --prompt a --prompt-ids 1", 2, "one of"},
-        std::tuple{"checkpoints --prompt-ids 1,x", 2, "'x'"},
-        std::tuple{"checkpoints --prompt-ids 257", 2, "257"},
-        std::tuple{"checkpoints --prompt a --tokens 0", 2, "--tokens"},
-        std::tuple{"checkpoints --prompt a --temperature -1", 2, "--temperature"},
-        std::tuple{"nowhere --prompt a", 3, "nowhere"}}) {
-    SCOPED_TRACE(arguments);
-    const Ran ran = generate(arguments);
-    EXPECT_EQ(ran.code, code) << ran.err;
-    EXPECT_NE(ran.err.find(word), std::string::npos) << ran.err;
-    EXPECT_EQ(ran.out, "");
   }
 }
 

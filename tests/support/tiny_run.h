@@ -1,0 +1,68 @@
+// A tiny training run in a folder of its own: seconds, not minutes.
+#pragma once
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "support/run_sluice.h"
+
+namespace sluice::test {
+
+inline constexpr const char* kTinyConfig = R"(
+[model]
+layers = 4
+dim = 32
+heads = 2
+tied_embeddings = true
+[data]
+path = "corpus.txt"
+format = "text"
+validation_fraction = 0.1
+[training]
+steps = 12
+sequence_length = 32
+global_batch_size = 8
+[optimizer]
+lr = 5e-3
+[parallelism]
+pipeline_parallel_degree = 2
+pipeline_parallel_schedule = "v-half"
+num_microbatches = 4
+[checkpoint]
+folder = "checkpoints"
+interval = 4
+[validation]
+interval = 6
+[metrics]
+folder = "metrics"
+)";
+
+class TinyRun : public testing::Test {
+ protected:
+  TinyRun() {
+    std::string text;
+    for (int n = 0; n < 400; ++n)
+      text += fmt::format("line {} of a small text that repeats itself; ", n % 7);
+    folder_.write("corpus.txt", text);
+    folder_.write("run.toml", kTinyConfig);
+  }
+
+  // One core, so that every rank has one thread: bits are equal for equal threads per rank.
+  Ran sluice(const std::string& arguments) const {
+    return run_shell(fmt::format("taskset -c 0 '{}' {}", SLUICE_ENGINE_BINARY, arguments),
+                     folder_.path());
+  }
+  Ran train(const std::string& flags = "") const { return sluice("train run.toml " + flags); }
+
+  void clear() const {
+    for (const char* name : {"checkpoints", "metrics"})
+      std::filesystem::remove_all(folder_.path() + "/" + name);
+  }
+
+  TemporaryFolder folder_;
+};
+
+}  // namespace sluice::test
