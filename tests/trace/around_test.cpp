@@ -31,9 +31,9 @@ std::size_t position_of(const Schedule& schedule, int device, const std::string&
 
 TEST(GridAround, ShowsWhatTheOthersDoAtThatTime) {
   const Schedule schedule = lowered("1f1b", 2, 4);
-  EXPECT_EQ(grid_around(schedule, 1, position_of(schedule, 1, "1B1")), R"(
+  EXPECT_EQ("\n" + grid_around(schedule, 1, position_of(schedule, 1, "1B1")), R"(
 rank 0  0F0  0F1  .    0B0  0F2  0B1  0F3  0B2  .    0B3
-rank 1  .    1F0  1B0  1F1 [1B1] 1F2  1B2  1F3  1B3  .)" + 1);
+rank 1  .    1F0  1B0  1F1 [1B1] 1F2  1B2  1F3  1B3  .)");
 }
 
 TEST(GridAround, MarksTheOpThatAMessageServes) {
