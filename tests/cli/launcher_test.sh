@@ -204,8 +204,9 @@ test_several_at_once_build_once() {
 interrupt() {
   touch "$box/hold"
   rm -f "$box/compiling"
-  set -m # a process group of its own, with the signals as in a terminal
-  "$clone/sluice" >"$box/out" 2>"$box/err" &
+  # A process group of its own, with the signals as in a terminal, whatever we were started with.
+  set -m
+  env --default-signal=INT,TERM "$clone/sluice" >"$box/out" 2>"$box/err" &
   set +m
   local pid=$! status=0
   wait_for "$box/compiling"
