@@ -99,8 +99,7 @@ std::vector<RankMemory> memory_by_rank(const RunSetup& setup) {
   const StagedModel model = staged_model(options, schedule);
   std::vector<std::int64_t> slice_bytes;
   for (int slice = 0; slice < schedule.num_slices; ++slice)
-    slice_bytes.push_back(slice_tokens(model, schedule, slice) * model.shape.dim *
-                          model.element_bytes);
+    slice_bytes.push_back(boundary_bytes(model, slice_tokens(model, schedule, slice)));
   const std::vector<std::int64_t> buffers = peak_buffer_bytes(schedule, slice_bytes);
   const bool adamw = options.optimizer.kind == OptimizerKind::adamw;
   std::vector<RankMemory> ranks(static_cast<std::size_t>(schedule.num_devices()));

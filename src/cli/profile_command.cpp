@@ -48,17 +48,21 @@ ExitCode run(const Flags& flags) {
   const LoadedConfig loaded = load_config(flags.file, flags.command->remaining());
   const RunSetup setup = set_up_run(loaded);
   const auto& [config, schedule, options, memory] = setup;
-  return run_ranks(config.comm, schedule.num_devices(), report_error, [&](Communicator& world) {
-    ProfileOptions profile;
-    profile.threads_per_rank = threads_per_rank(world);
-    profile.on_progress = [](const std::string& note) { fmt::print(stderr, "sluice: {}\n", note); };
-    const Costs costs = profile_ops(options, schedule, world, profile);
-    if (world.rank() != 0) return;
-    OutputFlags output;
-    output.out = flags.out;
-    output.write(costs_to_json(costs));
-    if (!output.to_standard_output()) OutputFlags().write(summary(schedule, costs));
-  });
+  return run_ranks(config.comm, mesh_of(options, schedule).size(), report_error,
+                   [&](Communicator& world) {
+                     ProfileOptions profile;
+                     profile.threads_per_rank = threads_per_rank(world);
+                     profile.on_progress = [](const std::string& note) {
+                       fmt::print(stderr, "sluice: {}\n", note);
+                     };
+                     const Costs costs = profile_ops(options, schedule, world, profile);
+                     if (world.rank() != 0) return;
+                     OutputFlags output;
+                     output.out = flags.out;
+                     output.write(costs_to_json(costs));
+                     if (!output.to_standard_output())
+                       OutputFlags().write(summary(schedule, costs));
+                   });
 }
 
 }  // namespace

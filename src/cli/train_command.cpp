@@ -100,8 +100,8 @@ ExitCode run(const Flags& flags) {
   training_run.on_sample = [](const std::string& text) { fmt::print("{}\n", text); };
 
   std::atomic<bool> stopped = false;
-  const ExitCode code =
-      run_ranks(config.comm, schedule.num_devices(), report_error, [&](Communicator& world) {
+  const ExitCode code = run_ranks(
+      config.comm, mesh_of(setup.options, schedule).size(), report_error, [&](Communicator& world) {
         TrainingRun mine = training_run;
         mine.threads_per_rank = threads_per_rank(world);
         if (world.rank() == 0)

@@ -16,12 +16,14 @@ StageLayers StagedModel::layers_of(int stage) const {
 
 WeightBytes weight_bytes(const StagedModel& model, std::span<const int> stages, bool adamw) {
   constexpr std::int64_t kFloat = 4;
-  std::int64_t count = 0;
+  std::int64_t count = 0, sharded = 0;
   for (const int stage : stages)
-    for (const ParameterShape& parameter : stage_parameters(model.shape, model.layers_of(stage)))
-      count += parameter.count();
+    for (const ParameterShape& parameter : stage_parameters(model.shape, model.layers_of(stage))) {
+      count += parameter.count(model.tensor);
+      sharded += parameter.shard_count(model.tensor, model.shard);
+    }
   const std::int64_t states = (adamw ? 2 : 0) + (model.element_bytes < kFloat ? 1 : 0);
-  return {count * model.element_bytes, count * kFloat, count * kFloat * states};
+  return {count * model.element_bytes, count * kFloat, sharded * kFloat * states};
 }
 
 std::int64_t slice_tokens(const StagedModel& model, const Schedule& schedule, int slice) {
@@ -36,7 +38,14 @@ StashQuery query_of(const StagedModel& model, const Schedule& schedule, int slic
           .level = model.level,
           .tokens = slice_tokens(model, schedule, slice),
           .element_bytes = model.element_bytes,
-          .sliced = schedule.num_slices > 1};
+          .sliced = schedule.num_slices > 1,
+          .tensor = model.tensor,
+          .sequence_norms = model.sequence_norms};
+}
+
+std::int64_t boundary_bytes(const StagedModel& model, std::int64_t tokens) {
+  const bool share = model.sequence_norms || model.scatter;
+  return (share ? tokens / model.tensor : tokens) * model.shape.dim * model.element_bytes;
 }
 
 Costs byte_costs(const StagedModel& model, const Schedule& schedule) {
@@ -53,9 +62,8 @@ Costs byte_costs(const StagedModel& model, const Schedule& schedule) {
       costs.b = 2;
       costs.after_f = blocks * static_cast<double>(block.after_f);
       costs.after_i = blocks * static_cast<double>(block.after_i);
-      costs.kv_gradient =
-          blocks * static_cast<double>(key_value_gradient_bytes(model.shape, query.tokens));
-      const auto sent = static_cast<double>(query.tokens * model.shape.dim * model.element_bytes);
+      costs.kv_gradient = blocks * static_cast<double>(key_value_gradient_bytes(query));
+      const auto sent = static_cast<double>(boundary_bytes(model, query.tokens));
       if (!layers.head) costs.sent_forward = sent;
       if (!layers.embedding) costs.sent_backward = sent;
       for (const auto& [has, end] : {std::pair{layers.embedding, embedding_stash(query)},

@@ -18,6 +18,10 @@ struct StagedModel {
   std::int64_t element_bytes = 4;  // of an activation
   std::int64_t sequences = 1;      // of a microbatch
   std::int64_t sequence_length = 0;
+  std::int64_t tensor = 1;      // ranks that share each stage; costs are those of one of them
+  bool sequence_norms = false;  // they divide the tokens between the products
+  bool scatter = false;         // they divide what is sent to the next stage
+  std::int64_t shard = 1;       // ranks that divide the optimizer's states
 
   StageLayers layers_of(int stage) const;
 };
@@ -33,6 +37,9 @@ WeightBytes weight_bytes(const StagedModel& model, std::span<const int> stages, 
 std::int64_t slice_tokens(const StagedModel& model, const Schedule& schedule, int slice);
 // What the functions of stash.h and workspace.h ask.
 StashQuery query_of(const StagedModel& model, const Schedule& schedule, int slice);
+
+// What a rank sends to the next stage of so many tokens.
+std::int64_t boundary_bytes(const StagedModel& model, std::int64_t tokens);
 
 // Bytes that each op keeps and sends. All ops take as long, since only their order matters for
 // memory; messages are free.

@@ -30,6 +30,8 @@ struct ModelShape {
   std::int64_t vocab_size = 0;
   std::int64_t positions = 0;  // of the learned position table; 0 in the llama family
   bool tied_embeddings = false;
+  double rope_theta = 10000;   // base of the rotary frequencies (llama)
+  double norm_epsilon = 1e-5;  // added to the variance
 
   // Layer norms, biases and learned positions go together.
   bool has_biases() const { return family != ModelFamily::llama; }
@@ -39,7 +41,29 @@ struct ModelShape {
   std::int64_t kv_dim() const { return kv_heads * head_dim(); }
   std::int64_t qkv_dim() const { return dim + 2 * kv_dim(); }
   // Columns of the up projection: the llama family's holds gate and up side by side.
-  std::int64_t up_dim() const { return family == ModelFamily::llama ? 2 * ffn_dim : ffn_dim; }
+  constexpr std::int64_t up_dim() const {
+    return family == ModelFamily::llama ? 2 * ffn_dim : ffn_dim;
+  }
 };
+
+// What one of `tensor` ranks that share a layer has of it.
+struct LocalShape {
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;  // at least 1: more ranks than heads hold copies
+  std::int64_t ffn_dim = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t up_columns = 0;  // of the up projection
+
+  std::int64_t q_dim() const { return heads * head_dim; }
+  std::int64_t kv_dim() const { return kv_heads * head_dim; }
+  std::int64_t qkv_dim() const { return q_dim() + 2 * kv_dim(); }
+};
+constexpr LocalShape local_shape(const ModelShape& shape, std::int64_t tensor) {
+  return {.heads = shape.heads / tensor,
+          .kv_heads = shape.kv_heads > tensor ? shape.kv_heads / tensor : 1,
+          .ffn_dim = shape.ffn_dim / tensor,
+          .head_dim = shape.dim / shape.heads,
+          .up_columns = shape.up_dim() / tensor};
+}
 
 }  // namespace sluice

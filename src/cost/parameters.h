@@ -14,8 +14,31 @@ struct ParameterShape {
   std::string name;
   std::vector<std::int64_t> shape;
 
-  std::int64_t count() const;  // of its elements
+  // The dimension that tensor ranks divide, and the least rows that one of them holds (a head of
+  // keys or values); -1: each holds all of it.
+  int divided = -1;
+  std::int64_t least_rows = 1;
+
+  std::int64_t count() const;                     // of its elements
+  std::int64_t count(std::int64_t tensor) const;  // that one of so many tensor ranks holds
+  // ... and of which it updates its share: the largest there is, among so many data ranks.
+  std::int64_t shard_count(std::int64_t tensor, std::int64_t data) const;
 };
+
+// An optimizer's states are divided by blocks of rows: as many of each weight, whatever its size.
+// The norm of the gradients adds up block by block, so that it does not depend on who holds which.
+inline constexpr std::int64_t kRowBlocks = 64;
+struct BlockRows {
+  std::int64_t begin = 0, end = 0;
+};
+// Rows of block b, of all `rows`.
+constexpr BlockRows block_rows(std::int64_t rows, std::int64_t b) {
+  return {rows * b / kRowBlocks, rows * (b + 1) / kRowBlocks};
+}
+// Rows that part i of n has: those of blocks 64 i / n to 64 (i + 1) / n.
+constexpr BlockRows share_rows(std::int64_t rows, std::int64_t i, std::int64_t n) {
+  return {rows * (kRowBlocks * i / n) / kRowBlocks, rows * (kRowBlocks * (i + 1) / n) / kRowBlocks};
+}
 
 // A stage's: a run of layers, with the embedding before and the head behind where it has them. A
 // tied head has a weight of its own, kept equal to the embedding's.

@@ -19,35 +19,42 @@ std::int64_t norm_gradients(const ModelShape& shape) {
 
 StashBytes block_stash(const StashQuery& q) {
   const ModelShape& s = q.shape;
+  const LocalShape local = local_shape(s, q.tensor);
   const auto level = q.level;
   const std::int64_t e = q.element_bytes;
-  const std::int64_t kv = 2 * s.kv_dim() * e;
-  std::int64_t token = s.dim * e;  // the block's input
+  const std::int64_t kv = 2 * local.kv_dim() * e;
+  std::int64_t own = s.dim * e;  // the block's input: of each token between the products
+  std::int64_t all = 0;          // of each token inside them
   if (level <= RecomputeLevel::all_but_attention)
-    token += s.dim * e + s.heads * kFloat;  // attention output and its log-sum-exp
-  if (level <= RecomputeLevel::mlp)
-    token += s.dim * e + kv + s.dim * e;  // q; k and v; the sum after attention
-  else if (q.sliced)
-    token += kv;
+    all += local.q_dim() * e + local.heads * kFloat;  // attention output and its log-sum-exp
+  if (level <= RecomputeLevel::mlp) {
+    all += local.q_dim() * e + kv;
+    own += s.dim * e;  // the sum after attention
+  } else if (q.sliced) {
+    all += kv;
+  }
   // An encoder's last norm works on the sum after the MLP; redoing it would cost a product more.
-  if (s.encoder() && level <= RecomputeLevel::mlp) token += s.dim * e;
-  if (level <= RecomputeLevel::elementwise) token += s.up_dim() * e;
-  if (level <= RecomputeLevel::none)
+  if (s.encoder() && level <= RecomputeLevel::mlp) own += s.dim * e;
+  if (level <= RecomputeLevel::elementwise) all += local.up_columns * e;
+  if (level <= RecomputeLevel::none) {
     // Both norms, of which an encoder's second one is the next block's input, and the product.
-    token += (s.encoder() ? 1 : 2) * s.dim * e + s.ffn_dim * e + 2 * norm_statistics(s);
+    own += (s.encoder() ? 1 : 2) * s.dim * e + 2 * norm_statistics(s);
+    all += local.ffn_dim * e;
+  }
   StashBytes bytes;
-  bytes.after_f = token * q.tokens;
+  bytes.after_f = own * q.own_tokens() + all * q.tokens;
   // What the four weight gradients need: inputs and output gradients of the linear layers.
-  const std::int64_t inputs = s.dim + s.dim + s.dim + s.ffn_dim;
-  const std::int64_t gradients = s.qkv_dim() + s.dim + s.up_dim() + s.dim;
-  bytes.after_i = (inputs + gradients) * e * q.tokens + 2 * norm_gradients(s);
+  bytes.after_i =
+      4 * s.dim * e * q.own_tokens() +
+      (local.q_dim() + local.ffn_dim + local.qkv_dim() + local.up_columns) * e * q.tokens +
+      2 * norm_gradients(s);
   return bytes;
 }
 
 StashBytes embedding_stash(const StashQuery& q) {
   StashBytes bytes;
   bytes.after_f = q.tokens * 8;  // token numbers are 64-bit
-  bytes.after_i = bytes.after_f + q.tokens * q.shape.dim * q.element_bytes;
+  bytes.after_i = bytes.after_f + q.own_tokens() * q.shape.dim * q.element_bytes;
   if (q.shape.encoder()) bytes.after_i += norm_gradients(q.shape);
   return bytes;
 }
@@ -58,16 +65,16 @@ StashBytes head_stash(const StashQuery& q) {
   // with the norm's weights', since the loss is at hand. I hands the input's gradient on.
   // An encoder's head has a dense layer before the norm: its input and output gradient stay for W.
   const std::int64_t hidden = s.dim * q.element_bytes;
-  const std::int64_t token = (s.encoder() ? 3 : 1) * hidden + kFloat + 8;
-  const std::int64_t kept = q.tokens * token + norm_gradients(s);
+  const std::int64_t kept =
+      q.own_tokens() * (s.encoder() ? 3 : 1) * hidden + q.tokens * (kFloat + 8) + norm_gradients(s);
   StashBytes bytes;
-  bytes.after_f = kept + q.tokens * hidden;
+  bytes.after_f = kept + q.own_tokens() * hidden;
   bytes.after_i = kept;
   return bytes;
 }
 
-std::int64_t key_value_gradient_bytes(const ModelShape& shape, std::int64_t tokens) {
-  return 2 * shape.kv_dim() * kFloat * tokens;
+std::int64_t key_value_gradient_bytes(const StashQuery& q) {
+  return 2 * local_shape(q.shape, q.tensor).kv_dim() * kFloat * q.tokens;
 }
 
 }  // namespace sluice

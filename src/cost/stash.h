@@ -14,6 +14,11 @@ struct StashQuery {
   std::int64_t tokens = 0;         // of the slice, over all sequences of the microbatch
   std::int64_t element_bytes = 4;  // of an activation
   bool sliced = false;             // more than one slice: keys and values must stay for later ones
+  std::int64_t tensor = 1;         // ranks that share a layer; what one of them keeps
+  bool sequence_norms = false;     // they divide the tokens between the products
+
+  // Tokens that a rank has between the products. REQUIRES: they divide.
+  std::int64_t own_tokens() const { return sequence_norms ? tokens / tensor : tokens; }
 };
 
 struct StashBytes {
@@ -29,7 +34,7 @@ StashBytes embedding_stash(const StashQuery& query);
 StashBytes head_stash(const StashQuery& query);
 
 // Gradients of keys and values of one block, kept in fp32 from the first I of a sliced microbatch
-// to its last: `tokens` of the whole microbatch but its last slice.
-std::int64_t key_value_gradient_bytes(const ModelShape& shape, std::int64_t tokens);
+// to its last: of the slice's tokens; the last slice's are never kept.
+std::int64_t key_value_gradient_bytes(const StashQuery& query);
 
 }  // namespace sluice

@@ -92,6 +92,11 @@ void initialise_plainly(at::Tensor& value, std::uint64_t seed, const std::string
 
 AutogradLayer::AutogradLayer(const LayerOptions& options, OwnModule module)
     : options_(options), module_(std::move(module)) {
+  if (options.tensor.size() > 1)
+    throw user_error(
+        "parallelism.tensor_parallel_degree is {}: layer {} is a module of your own, which cannot "
+        "be divided; use 1",
+        options.tensor.size(), options.layer);
   const auto initialise = module_.initialise ? module_.initialise : initialise_plainly;
   for (const auto& [own_name, tensor] : module_.parameters) {
     Parameter parameter;
@@ -104,6 +109,9 @@ AutogradLayer::AutogradLayer(const LayerOptions& options, OwnModule module)
     parameter.gradient =
         at::zeros(tensor.sizes(), tensor.options().dtype(at::kFloat).requires_grad(false));
     parameter.decay = tensor.dim() > 1;
+    // A number on its own is one row.
+    parameter.shard =
+        whole_shard(tensor.dim() > 0 ? tensor.sizes().vec() : std::vector<std::int64_t>{1});
     initialise(parameter.value, options.seed, parameter.name);
     parameters_.push_back(std::move(parameter));
   }

@@ -58,7 +58,12 @@ std::int64_t BlockState::bytes(std::size_t slice) const {
   return total;
 }
 
-Block::Block(const LayerOptions& options) : shape_(options.shape), layer_(options.layer) {
+Block::Block(const LayerOptions& options)
+    : shape_(options.shape),
+      layer_(options.layer),
+      tensor_(options.tensor),
+      local_(local_shape(options.shape, options.tensor.size())),
+      label_(fmt::format("layer {}", options.layer)) {
   // A decoder's branches start smaller, so that the sum over the depth stays of one size; an
   // encoder's norms see to that.
   const double deviation = 0.02;
@@ -66,21 +71,48 @@ Block::Block(const LayerOptions& options) : shape_(options.shape), layer_(option
                               ? deviation
                               : deviation / std::sqrt(2.0 * static_cast<double>(shape_.layers));
   const std::string prefix = fmt::format("layers.{}.", layer_);
-  const auto product = [&](const char* name, std::int64_t out, std::int64_t in, double spread) {
-    return make_linear(parameters_, {.name = prefix + name,
-                                     .out = out,
-                                     .in = in,
+  const auto product = [&](std::vector<LinearPart> parts, double spread) {
+    return make_linear(parameters_, {.parts = std::move(parts),
                                      .deviation = spread,
                                      .seed = options.seed,
-                                     .bias = shape_.has_biases(),
                                      .dtype = options.dtype});
   };
-  norm1_ = make_norm(shape_, options.dtype, prefix + "attention_norm", parameters_);
-  qkv_ = product("attention.qkv", shape_.qkv_dim(), shape_.dim, deviation);
-  out_ = product("attention.out", shape_.dim, shape_.dim, residual);
-  norm2_ = make_norm(shape_, options.dtype, prefix + "mlp_norm", parameters_);
-  up_ = product("mlp.up", shape_.up_dim(), shape_.dim, deviation);
-  down_ = product("mlp.down", shape_.dim, shape_.ffn_dim, residual);
+  const auto norm_of = [&](const char* name) {
+    return make_norm(shape_, options.dtype, prefix + name, tensor_.shared({shape_.dim}, true),
+                     parameters_);
+  };
+  const auto heads = [&](const char* name, std::int64_t count) {
+    return tensor_.heads(prefix + name, count, shape_.head_dim(), shape_.dim, shape_.has_biases());
+  };
+  const auto rows = [&](const char* name) {
+    return tensor_.rows(prefix + name, shape_.ffn_dim, shape_.dim, shape_.has_biases());
+  };
+  const auto columns = [&](const char* name, std::int64_t in) {
+    return tensor_.columns(prefix + name, shape_.dim, in, shape_.has_biases());
+  };
+  norm1_ = norm_of("attention_norm");
+  qkv_ = product({heads("attention.q", shape_.heads), heads("attention.k", shape_.kv_heads),
+                  heads("attention.v", shape_.kv_heads)},
+                 deviation);
+  out_ = product({columns("attention.out", shape_.dim)}, residual);
+  norm2_ = norm_of("mlp_norm");
+  std::vector<LinearPart> up = {rows("mlp.up")};
+  if (shape_.family == ModelFamily::llama) up.insert(up.begin(), rows("mlp.gate"));
+  up_ = product(std::move(up), deviation);
+  down_ = product({columns("mlp.down", shape_.ffn_dim)}, residual);
+  out_.adds_bias = down_.adds_bias = tensor_.rank() == 0;
+}
+
+PendingTensor Block::begin_gather(const at::Tensor& x, const SliceContext& context) const {
+  return tensor_.begin_gather(x, context.num_tokens(), TrafficClass::tensor_layer, label_);
+}
+
+at::Tensor Block::gathered(const at::Tensor& x, const SliceContext& context) const {
+  return begin_gather(x, context).finish();
+}
+
+PendingTensor Block::begin_sum(const at::Tensor& addend) const {
+  return tensor_.begin_sum(addend, TrafficClass::tensor_layer, label_);
 }
 
 AttentionInput Block::attention_input(const BlockState& state, std::size_t slice) const {
@@ -97,16 +129,16 @@ AttentionInput Block::attention_input(const BlockState& state, std::size_t slice
 
 // q, k, v; and, where the output is not at hand, attention.
 void Block::attend(BlockStash& stash, BlockState& state, const SliceContext& context) const {
-  const at::Tensor qkv = linear(qkv_input(stash), qkv_);
-  const auto parts = qkv.split_with_sizes({shape_.dim, shape_.kv_dim(), shape_.kv_dim()}, 1);
+  const at::Tensor qkv = linear(gathered(qkv_input(stash), context), qkv_);
+  const auto parts = qkv.split_with_sizes({local_.q_dim(), local_.kv_dim(), local_.kv_dim()}, 1);
   const auto heads_of = [&](const at::Tensor& part, std::int64_t heads, bool rotated) {
     const at::Tensor x = split_heads(part, context, heads);
     return rotated && shape_.family == ModelFamily::llama ? rotate(x, context.rotation, false) : x;
   };
-  stash.q = heads_of(parts[0], shape_.heads, true);
+  stash.q = heads_of(parts[0], local_.heads, true);
   if (!stash.k.defined()) {
-    stash.k = heads_of(parts[1], shape_.kv_heads, true);
-    stash.v = heads_of(parts[2], shape_.kv_heads, false);
+    stash.k = heads_of(parts[1], local_.kv_heads, true);
+    stash.v = heads_of(parts[2], local_.kv_heads, false);
   }
   if (stash.o.defined()) return;
   const AttentionOutput output =
@@ -126,10 +158,10 @@ at::Tensor Block::forward(const at::Tensor& x, LayerState& opened, const SliceCo
   BlockStash& stash = state.slices[context.slice];
   stash.x = x;
   restore(stash, state, context);
-  const at::Tensor y =
-      shape_.encoder() ? norm(norm2_, stash.z, stash.s2) : stash.x2 + linear(stash.a, down_);
+  const at::Tensor y = shape_.encoder() ? norm(norm2_, stash.z, stash.s2)
+                                        : stash.x2 + begin_sum(linear(stash.a, down_)).finish();
   drop(stash, context);
-  const std::int64_t expected = block_stash(stash_query(shape_, context, x)).after_f;
+  const std::int64_t expected = block_stash(stash_query(shape_, context, x, tensor_)).after_f;
   SLUICE_CHECK(stash.bytes() == expected, "layer {} keeps {} bytes after F, predicted {}", layer_,
                stash.bytes(), expected);
   return y;
@@ -153,12 +185,13 @@ void Block::restore(BlockStash& stash, BlockState& state, const SliceContext& co
   const bool encoder = shape_.encoder();
   if (!encoder && !stash.n1.defined()) stash.n1 = norm(norm1_, stash.x, stash.s1);
   if (!attended) attend(stash, state, context);
-  if (!stash.x2.defined()) stash.x2 = stash.x + linear(stash.o, out_);
+  if (!stash.x2.defined()) stash.x2 = stash.x + begin_sum(linear(stash.o, out_)).finish();
   if (encoder && !stash.n1.defined()) stash.n1 = norm(norm1_, stash.x2, stash.s1);
   if (!encoder && !stash.n2.defined()) stash.n2 = norm(norm2_, stash.x2, stash.s2);
-  if (!stash.u.defined()) stash.u = linear(up_input(stash), up_);
+  if (!stash.u.defined()) stash.u = linear(gathered(up_input(stash), context), up_);
   if (!stash.a.defined()) stash.a = activation(shape_.family, stash.u);
-  if (encoder && !stash.z.defined()) stash.z = stash.n1 + linear(stash.a, down_);
+  if (encoder && !stash.z.defined())
+    stash.z = stash.n1 + begin_sum(linear(stash.a, down_)).finish();
 }
 
 // Lets go of what the recomputation level does not keep.
@@ -176,7 +209,7 @@ void Block::drop(BlockStash& stash, const SliceContext& context) const {
   if (level >= RecomputeLevel::full) stash.o = stash.lse = at::Tensor();
 }
 
-// Gradient of the attention's output (T, dim) -> gradient of the qkv product's (T, qkv_dim).
+// Gradient of the attention's output (T, q_dim) -> gradient of the qkv product's (T, qkv_dim).
 at::Tensor Block::attention_grad(const at::Tensor& d_o, BlockState& state,
                                  const SliceContext& context) const {
   const BlockStash& stash = state.slices[context.slice];
@@ -190,9 +223,9 @@ at::Tensor Block::attention_grad(const at::Tensor& d_o, BlockState& state,
       state.d_values[j] = at::zeros(state.slices[j].v.sizes(), at::kFloat);
     }
   }
-  const AttentionOutput output = {split_heads(stash.o, context, shape_.heads), stash.lse};
+  const AttentionOutput output = {split_heads(stash.o, context, local_.heads), stash.lse};
   at::Tensor dq = attention_backward(
-      split_heads(d_o, context, shape_.heads), attention_input(state, context.slice), output,
+      split_heads(d_o, context, local_.heads), attention_input(state, context.slice), output,
       context.documents, context.bounds, state.d_keys, state.d_values);
   at::Tensor dk = state.d_keys[context.slice].to(d_o.scalar_type());
   const at::Tensor dv = state.d_values[context.slice].to(d_o.scalar_type());
@@ -205,8 +238,8 @@ at::Tensor Block::attention_grad(const at::Tensor& d_o, BlockState& state,
   return at::cat({join_heads(dq), join_heads(dk), join_heads(dv)}, 1);
 }
 
-at::Tensor Block::input_grad(const at::Tensor& dy, LayerState& opened,
-                             const SliceContext& context) {
+at::Tensor Block::propagate(const at::Tensor& dy, LayerState& opened, const SliceContext& context,
+                            bool fused) {
   auto& state = static_cast<BlockState&>(opened);
   BlockStash& stash = state.slices[context.slice];
   restore(stash, state, context);
@@ -217,9 +250,16 @@ at::Tensor Block::input_grad(const at::Tensor& dy, LayerState& opened,
     stash.norm2 = norm_backward(norm2_, dy, stash.z, stash.s2);
   }
   stash.d_down = encoder ? stash.norm2.input : dy;
-  const at::Tensor da = linear_input_grad(stash.d_down, down_.weight);
+  const at::Tensor d_down = gathered(stash.d_down, context);
+  PendingTensor input = fused ? begin_gather(up_input(stash), context) : PendingTensor();
+  const at::Tensor da = linear_input_grad(d_down, down_.weight);
   stash.d_u = activation_backward(shape_.family, da, stash.u);
-  const at::Tensor d_up_input = linear_input_grad(stash.d_u, up_.weight);
+  PendingTensor sum = begin_sum(linear_input_grad(stash.d_u, up_.weight));
+  if (fused) {
+    linear_weight_grad(d_down, stash.a, down_);
+    linear_weight_grad(stash.d_u, input.finish(), up_);
+  }
+  const at::Tensor d_up_input = sum.finish();
   if (encoder) {
     stash.norm1 = norm_backward(norm1_, stash.d_down + d_up_input, stash.x2, stash.s1);
     stash.d_out = stash.norm1.input;
@@ -227,17 +267,39 @@ at::Tensor Block::input_grad(const at::Tensor& dy, LayerState& opened,
     stash.norm2 = norm_backward(norm2_, d_up_input, stash.x2, stash.s2);
     stash.d_out = dy + stash.norm2.input;
   }
-  stash.d_qkv = attention_grad(linear_input_grad(stash.d_out, out_.weight), state, context);
-  const at::Tensor d_qkv_input = linear_input_grad(stash.d_qkv, qkv_.weight);
+  const at::Tensor d_out = gathered(stash.d_out, context);
+  if (fused) input = begin_gather(qkv_input(stash), context);
+  stash.d_qkv = attention_grad(linear_input_grad(d_out, out_.weight), state, context);
+  sum = begin_sum(linear_input_grad(stash.d_qkv, qkv_.weight));
+  if (fused) {
+    linear_weight_grad(d_out, stash.o, out_);
+    linear_weight_grad(stash.d_qkv, input.finish(), qkv_);
+  }
+  const at::Tensor d_qkv_input = sum.finish();
   if (!encoder) stash.norm1 = norm_backward(norm1_, d_qkv_input, stash.x, stash.s1);
   at::Tensor dx = stash.d_out + (encoder ? d_qkv_input : stash.norm1.input);
+  if (fused) {
+    norm_weight_grad(stash.norm1, norm1_);
+    norm_weight_grad(stash.norm2, norm2_);
+    stash = BlockStash();
+  }
+  return dx;
+}
 
+at::Tensor Block::backward(const at::Tensor& dy, LayerState& opened, const SliceContext& context) {
+  return propagate(dy, opened, context, true);
+}
+
+at::Tensor Block::input_grad(const at::Tensor& dy, LayerState& opened,
+                             const SliceContext& context) {
+  at::Tensor dx = propagate(dy, opened, context, false);
+  BlockStash& stash = static_cast<BlockState&>(opened).slices[context.slice];
   // W needs the inputs and output gradients of the products, nothing else.
-  if (!encoder) stash.x = at::Tensor();
+  if (!shape_.encoder()) stash.x = at::Tensor();
   stash.q = stash.k = stash.v = stash.lse = stash.x2 = stash.u = stash.z = at::Tensor();
   stash.s1 = stash.s2 = {};
   stash.norm1.input = stash.norm2.input = at::Tensor();
-  const std::int64_t expected = block_stash(stash_query(shape_, context, dy)).after_i;
+  const std::int64_t expected = block_stash(stash_query(shape_, context, dy, tensor_)).after_i;
   SLUICE_CHECK(stash.bytes() == expected, "layer {} keeps {} bytes after I, predicted {}", layer_,
                stash.bytes(), expected);
   return dx;
@@ -245,10 +307,15 @@ at::Tensor Block::input_grad(const at::Tensor& dy, LayerState& opened,
 
 void Block::weight_grad(LayerState& opened, const SliceContext& context) {
   BlockStash& stash = static_cast<BlockState&>(opened).slices[context.slice];
-  linear_weight_grad(stash.d_down, stash.a, down_);
-  linear_weight_grad(stash.d_u, up_input(stash), up_);
-  linear_weight_grad(stash.d_out, stash.o, out_);
-  linear_weight_grad(stash.d_qkv, qkv_input(stash), qkv_);
+  // What other ranks have of them moves while the gradients before are computed.
+  PendingTensor d_down = begin_gather(stash.d_down, context);
+  PendingTensor up_in = begin_gather(up_input(stash), context);
+  PendingTensor d_out = begin_gather(stash.d_out, context);
+  PendingTensor qkv_in = begin_gather(qkv_input(stash), context);
+  linear_weight_grad(d_down.finish(), stash.a, down_);
+  linear_weight_grad(stash.d_u, up_in.finish(), up_);
+  linear_weight_grad(d_out.finish(), stash.o, out_);
+  linear_weight_grad(stash.d_qkv, qkv_in.finish(), qkv_);
   norm_weight_grad(stash.norm1, norm1_);
   norm_weight_grad(stash.norm2, norm2_);
   stash = BlockStash();

@@ -20,21 +20,22 @@
 
 namespace sluice {
 
-// What one F leaves behind. Undefined tensors are not held; which are is the recomputation level's
-// choice after F, and what W needs after I.
+// What one F leaves behind. T is all tokens of the slice, t those this rank has between the
+// products; heads, up_dim and ffn_dim are this tensor rank's. Undefined tensors are not held; which
+// are is the recomputation level's choice after F, and what W needs after I.
 struct BlockStash {
-  at::Tensor x;   // (T, dim) input
-  at::Tensor n1;  // (T, dim) first norm's output
+  at::Tensor x;   // (t, dim) input
+  at::Tensor n1;  // (t, dim) first norm's output
   NormStatistics s1;
   at::Tensor q, k, v;  // (B, heads, n, head_dim), k and v with kv_heads
-  at::Tensor o;        // (T, dim) attention output
+  at::Tensor o;        // (T, heads * head_dim) attention output
   at::Tensor lse;      // (B, heads, n)
-  at::Tensor x2;       // (T, dim) sum after attention
-  at::Tensor n2;       // (T, dim) second norm's output; not in an encoder, where it is y
+  at::Tensor x2;       // (t, dim) sum after attention
+  at::Tensor n2;       // (t, dim) second norm's output; not in an encoder, where it is y
   NormStatistics s2;
   at::Tensor u;  // (T, up_dim) up projection
   at::Tensor a;  // (T, ffn_dim) activation
-  at::Tensor z;  // (T, dim) sum after the MLP; in an encoder only
+  at::Tensor z;  // (t, dim) sum after the MLP; in an encoder only
   // After I, for W: of the products' outputs.
   at::Tensor d_qkv, d_out, d_u, d_down;
   NormGradients norm1, norm2;  // of the norms' weights; inputs undefined
@@ -62,6 +63,8 @@ class Block final : public Layer {
   at::Tensor input_grad(const at::Tensor& dy, LayerState& state,
                         const SliceContext& context) override;
   void weight_grad(LayerState& state, const SliceContext& context) override;
+  at::Tensor backward(const at::Tensor& dy, LayerState& state,
+                      const SliceContext& context) override;
   at::Tensor evaluate(const at::Tensor& x, LayerState& state, const SliceContext& context) override;
   std::vector<Parameter>& parameters() override { return parameters_; }
 
@@ -73,11 +76,20 @@ class Block final : public Layer {
   at::Tensor attention_grad(const at::Tensor& d_o, BlockState& state,
                             const SliceContext& context) const;
   AttentionInput attention_input(const BlockState& state, std::size_t slice) const;
+  at::Tensor gathered(const at::Tensor& x, const SliceContext& context) const;
+  PendingTensor begin_gather(const at::Tensor& x, const SliceContext& context) const;
+  PendingTensor begin_sum(const at::Tensor& addend) const;
+  // I, or with `fused` I and W.
+  at::Tensor propagate(const at::Tensor& dy, LayerState& state, const SliceContext& context,
+                       bool fused);
   void restore(BlockStash& stash, BlockState& state, const SliceContext& context) const;
   void drop(BlockStash& stash, const SliceContext& context) const;
 
   ModelShape shape_;
   std::int64_t layer_;
+  TensorParallel tensor_;
+  LocalShape local_;
+  std::string label_;  // of messages between tensor ranks
   Norm norm1_, norm2_;
   Linear qkv_, out_, up_, down_;
   std::vector<Parameter> parameters_;

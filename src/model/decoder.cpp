@@ -47,7 +47,7 @@ at::Tensor Decoder::feed(std::span<const std::int32_t> tokens) {
   context.positions = positions_of(1, length_, length_ + count, {});
   context.level = RecomputeLevel::full;
   if (shape_.family == ModelFamily::llama)
-    context.rotation = rotation(context.positions, shape_.head_dim(), dtype_);
+    context.rotation = rotation(context.positions, shape_, dtype_);
   const at::Tensor fed = at::empty({1, count}, at::kLong);
   std::copy(tokens.begin(), tokens.end(), fed.mutable_data_ptr<std::int64_t>());
   Embedding::Stash unused;

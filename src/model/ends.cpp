@@ -9,14 +9,14 @@ namespace {
 constexpr double kDeviation = 0.02;
 constexpr std::int64_t kChunkTokens = 256;  // logits held at a time
 
-// d loss / d logits of a chunk: softmax minus the target, zero where there is no loss.
+// d loss / d logits of a chunk: softmax minus the target, zero where there is no loss. `own` are
+// the targets among the words of these logits, -1 where they are elsewhere.
 at::Tensor logits_gradient(const at::Tensor& logits, const at::Tensor& lse,
-                           const at::Tensor& targets, double scale) {
+                           const at::Tensor& targets, const at::Tensor& own, double scale) {
   at::Tensor gradient = (logits - lse.unsqueeze(1)).exp_();
-  const at::Tensor counted = targets.ge(0);
-  gradient.scatter_add_(1, targets.clamp_min(0).unsqueeze(1),
-                        at::full({targets.size(0), 1}, -1.0, gradient.options()));
-  return gradient.mul_(counted.unsqueeze(1)).mul_(scale);
+  gradient.scatter_add_(1, own.clamp_min(0).unsqueeze(1),
+                        own.ge(0).to(gradient.scalar_type()).neg_().unsqueeze(1));
+  return gradient.mul_(targets.ge(0).unsqueeze(1)).mul_(scale);
 }
 
 }  // namespace
@@ -25,25 +25,40 @@ std::int64_t Embedding::Stash::bytes() const {
   return held_bytes(tokens) + held_bytes(d_y) + held_bytes(norm.weight) + held_bytes(norm.bias);
 }
 
-Embedding::Embedding(const ModelShape& shape, std::uint64_t seed, at::ScalarType dtype)
-    : shape_(shape) {
-  table_ = at::empty({shape.vocab_size, shape.dim}, dtype);
-  d_table_ = at::zeros({shape.vocab_size, shape.dim}, at::kFloat);
-  initialise_normal(table_, seed, "embedding.weight", kDeviation);
-  parameters_.push_back({"embedding.weight", table_, d_table_, true});
+Embedding::Embedding(const ModelShape& shape, std::uint64_t seed, at::ScalarType dtype,
+                     const TensorParallel& tensor)
+    : shape_(shape), tensor_(tensor) {
+  const Shard words = tensor.rows("embedding", shape.vocab_size, shape.dim, false).shard;
+  words_ = words.range;
+  table_ = at::empty(words.shape(), dtype);
+  d_table_ = at::zeros(words.shape(), at::kFloat);
+  initialise_normal(table_, words, seed, "embedding.weight", kDeviation);
+  parameters_.push_back({"embedding.weight", table_, d_table_, true, words});
   if (shape.family == ModelFamily::llama) return;
-  positions_ = at::empty({shape.positions, shape.dim}, dtype);
-  d_positions_ = at::zeros({shape.positions, shape.dim}, at::kFloat);
-  initialise_normal(positions_, seed, "positions.weight",
+  const Shard places = tensor.shared({shape.positions, shape.dim}, true);
+  positions_ = at::empty(places.shape(), dtype);
+  d_positions_ = at::zeros(places.shape(), at::kFloat);
+  initialise_normal(positions_, places, seed, "positions.weight",
                     shape.encoder() ? kDeviation : kDeviation / 2);
-  parameters_.push_back({"positions.weight", positions_, d_positions_, true});
-  if (shape.encoder()) norm_ = make_norm(shape, dtype, "embedding_norm", parameters_);
+  parameters_.push_back({"positions.weight", positions_, d_positions_, true, places});
+  if (shape.encoder())
+    norm_ =
+        make_norm(shape, dtype, "embedding_norm", tensor.shared({shape.dim}, true), parameters_);
+}
+
+// Zero for words that other ranks have.
+at::Tensor Embedding::lookup(const at::Tensor& tokens) const {
+  if (tensor_.size() == 1) return table_.index_select(0, tokens);
+  const at::Tensor here = tokens.ge(words_.begin).logical_and_(tokens.lt(words_.end));
+  return table_.index_select(0, (tokens - words_.begin).mul_(here)).mul_(here.unsqueeze(1));
 }
 
 at::Tensor Embedding::sum(const at::Tensor& tokens, const SliceContext& context) const {
-  at::Tensor sum = table_.index_select(0, tokens);
-  if (positions_.defined()) sum.add_(positions_.index_select(0, context.positions.reshape({-1})));
-  return sum;
+  at::Tensor sum = tensor_.sum(lookup(tokens), TrafficClass::embedding, "embedding");
+  if (!positions_.defined()) return sum;
+  const RowRange own = tensor_.own_tokens(tokens.size(0));
+  return sum.add_(
+      positions_.index_select(0, context.positions.reshape({-1}).slice(0, own.begin, own.end)));
 }
 
 at::Tensor Embedding::forward(const at::Tensor& tokens, Stash& stash,
@@ -54,7 +69,7 @@ at::Tensor Embedding::forward(const at::Tensor& tokens, Stash& stash,
     NormStatistics statistics;
     y = norm(norm_, y, statistics);
   }
-  const std::int64_t expected = embedding_stash(stash_query(shape_, context, y)).after_f;
+  const std::int64_t expected = embedding_stash(stash_query(shape_, context, y, tensor_)).after_f;
   SLUICE_CHECK(stash.bytes() == expected, "the embedding keeps {} bytes after F, predicted {}",
                stash.bytes(), expected);
   return y;
@@ -70,15 +85,30 @@ void Embedding::input_grad(const at::Tensor& dy, Stash& stash, const SliceContex
     stash.d_y = std::move(stash.norm.input);
     stash.norm.input = at::Tensor();
   }
-  const std::int64_t expected = embedding_stash(stash_query(shape_, context, dy)).after_i;
+  const std::int64_t expected = embedding_stash(stash_query(shape_, context, dy, tensor_)).after_i;
   SLUICE_CHECK(stash.bytes() == expected, "the embedding keeps {} bytes after I, predicted {}",
                stash.bytes(), expected);
 }
 
 void Embedding::weight_grad(Stash& stash, const SliceContext& context) {
-  const at::Tensor dy = stash.d_y.to(at::kFloat);
-  d_table_.index_add_(0, stash.tokens, dy);
-  if (d_positions_.defined()) d_positions_.index_add_(0, context.positions.reshape({-1}), dy);
+  const std::int64_t tokens = stash.tokens.size(0);
+  const at::Tensor dy =
+      tensor_.gather(stash.d_y, tokens, TrafficClass::embedding, "embedding").to(at::kFloat);
+  if (tensor_.size() == 1) {
+    d_table_.index_add_(0, stash.tokens, dy);
+  } else {
+    const at::Tensor here = stash.tokens.ge(words_.begin)
+                                .logical_and_(stash.tokens.lt(words_.end))
+                                .nonzero()
+                                .squeeze(1);
+    d_table_.index_add_(0, stash.tokens.index_select(0, here).sub_(words_.begin),
+                        dy.index_select(0, here));
+  }
+  if (d_positions_.defined()) {
+    const RowRange own = tensor_.own_tokens(tokens);
+    d_positions_.index_add_(0, context.positions.reshape({-1}).slice(0, own.begin, own.end),
+                            stash.d_y.to(at::kFloat));
+  }
   if (shape_.encoder()) norm_weight_grad(stash.norm, norm_);
   stash = Stash();
 }
@@ -88,28 +118,25 @@ std::int64_t Head::Stash::bytes() const {
          held_bytes(norm.weight) + held_bytes(norm.bias) + held_bytes(x) + held_bytes(d_h);
 }
 
-Head::Head(const ModelShape& shape, std::uint64_t seed, at::ScalarType dtype) : shape_(shape) {
+Head::Head(const ModelShape& shape, std::uint64_t seed, at::ScalarType dtype,
+           const TensorParallel& tensor)
+    : shape_(shape), tensor_(tensor) {
   if (shape.encoder())
-    dense_ = make_linear(parameters_, {.name = "head.dense",
-                                       .out = shape.dim,
-                                       .in = shape.dim,
-                                       .deviation = kDeviation,
-                                       .seed = seed,
-                                       .bias = true,
-                                       .dtype = dtype});
-  norm_ = make_norm(shape, dtype, "norm", parameters_);
-  output_ = make_linear(parameters_, {.name = "head",
-                                      .out = shape.vocab_size,
-                                      .in = shape.dim,
+    dense_ = make_linear(parameters_,
+                         {.parts = {{"head.dense", tensor.shared({shape.dim, shape.dim}, true),
+                                     tensor.shared({shape.dim}, true)}},
+                          .deviation = kDeviation,
+                          .seed = seed,
+                          .dtype = dtype});
+  norm_ = make_norm(shape, dtype, "norm", tensor.shared({shape.dim}, true), parameters_);
+  const LinearPart words = tensor.rows("head", shape.vocab_size, shape.dim, shape.encoder());
+  words_ = words.shard.range;
+  output_ = make_linear(parameters_, {.parts = {words},
                                       .deviation = kDeviation,
                                       .seed = seed,
                                       // Tied, it starts as, and stays, the embedding's table.
                                       .drawn_as = shape.tied_embeddings ? "embedding.weight" : "",
-                                      .bias = shape.encoder(),
                                       .dtype = dtype});
-  // A tied output projection starts as, and stays, the embedding's table.
-  if (shape.tied_embeddings)
-    initialise_normal(output_.weight, seed, "embedding.weight", kDeviation);
 }
 
 at::Tensor Head::project(const at::Tensor& n) const { return linear(n, output_).to(at::kFloat); }
@@ -120,12 +147,19 @@ at::Tensor Head::logits(const at::Tensor& x) const {
   return linear(norm(norm_, h, statistics), output_);
 }
 
+at::Tensor Head::own_targets(const at::Tensor& targets) const {
+  if (tensor_.size() == 1) return targets;
+  const at::Tensor here = targets.ge(words_.begin).logical_and_(targets.lt(words_.end));
+  return (targets - words_.begin).masked_fill_(here.logical_not_(), -1);
+}
+
 double Head::forward(const at::Tensor& x, const at::Tensor& targets, double scale, Stash* stash,
                      const SliceContext& context) const {
   NormStatistics statistics;
   const at::Tensor h = shape_.encoder() ? linear(x, dense_) : at::Tensor();
   const at::Tensor before_norm = shape_.encoder() ? activation(shape_.family, h) : x;
-  const at::Tensor n = norm(norm_, before_norm, statistics);
+  const at::Tensor own_n = norm(norm_, before_norm, statistics);
+  const at::Tensor n = tensor_.gather(own_n, context.num_tokens(), TrafficClass::loss, "head");
   const at::Tensor flat = targets.reshape({-1}).contiguous();
   const at::Tensor lse = at::empty({n.size(0)}, at::kFloat);
   const at::Tensor dn = stash ? at::empty_like(n) : at::Tensor();
@@ -133,22 +167,30 @@ double Head::forward(const at::Tensor& x, const at::Tensor& targets, double scal
   for (std::int64_t begin = 0; begin < n.size(0); begin += kChunkTokens) {
     const std::int64_t end = std::min(begin + kChunkTokens, n.size(0));
     const at::Tensor logits = project(n.slice(0, begin, end));
-    const at::Tensor wanted = flat.slice(0, begin, end);
+    const at::Tensor wanted = flat.slice(0, begin, end), own = own_targets(wanted);
     at::Tensor chunk_lse = lse.slice(0, begin, end);
     chunk_lse.copy_(at::logsumexp(logits, 1));
-    const at::Tensor chosen = logits.gather(1, wanted.clamp_min(0).unsqueeze(1)).squeeze(1);
+    at::Tensor chosen = logits.gather(1, own.clamp_min(0).unsqueeze(1)).squeeze(1);
+    if (tensor_.size() > 1) {
+      // Of each token: the log-sum-exp over the words here, and the target's logit if it is here.
+      const at::Tensor parts =
+          tensor_.stack(at::stack({chunk_lse, chosen.mul_(own.ge(0))}), TrafficClass::loss, "loss");
+      chunk_lse.copy_(at::logsumexp(parts.select(1, 0), 0));
+      chosen = parts.select(1, 1).sum(0);
+    }
     loss += (chunk_lse - chosen).mul_(wanted.ge(0)).to(at::kDouble).sum().item<double>();
     if (stash)
       dn.slice(0, begin, end)
-          .copy_(at::mm(logits_gradient(logits, chunk_lse, wanted, scale).to(n.scalar_type()),
+          .copy_(at::mm(logits_gradient(logits, chunk_lse, wanted, own, scale).to(n.scalar_type()),
                         output_.weight));
   }
   if (stash) {
-    stash->n = n;
+    stash->n = own_n;
     stash->lse = lse;
     stash->targets = flat;
     stash->scale = scale;
-    stash->norm = norm_backward(norm_, dn, before_norm, statistics);
+    stash->norm =
+        norm_backward(norm_, tensor_.sum(dn, TrafficClass::loss, "head"), before_norm, statistics);
     stash->d_x = std::move(stash->norm.input);
     stash->norm.input = at::Tensor();
     if (shape_.encoder()) {
@@ -156,7 +198,7 @@ double Head::forward(const at::Tensor& x, const at::Tensor& targets, double scal
       stash->d_h = activation_backward(shape_.family, stash->d_x, h);
       stash->d_x = linear_input_grad(stash->d_h, dense_.weight);
     }
-    const std::int64_t expected = head_stash(stash_query(shape_, context, x)).after_f;
+    const std::int64_t expected = head_stash(stash_query(shape_, context, x, tensor_)).after_f;
     SLUICE_CHECK(stash->bytes() == expected, "the head keeps {} bytes after F, predicted {}",
                  stash->bytes(), expected);
   }
@@ -170,12 +212,15 @@ at::Tensor Head::input_grad(Stash& stash) const {
 }
 
 void Head::weight_grad(Stash& stash) {
-  for (std::int64_t begin = 0; begin < stash.n.size(0); begin += kChunkTokens) {
-    const std::int64_t end = std::min(begin + kChunkTokens, stash.n.size(0));
-    const at::Tensor n = stash.n.slice(0, begin, end);
+  const std::int64_t tokens = stash.targets.size(0);
+  const at::Tensor all = tensor_.gather(stash.n, tokens, TrafficClass::loss, "head");
+  for (std::int64_t begin = 0; begin < tokens; begin += kChunkTokens) {
+    const std::int64_t end = std::min(begin + kChunkTokens, tokens);
+    const at::Tensor n = all.slice(0, begin, end);
     const at::Tensor logits = project(n);
-    const at::Tensor gradient = logits_gradient(logits, stash.lse.slice(0, begin, end),
-                                                stash.targets.slice(0, begin, end), stash.scale);
+    const at::Tensor targets = stash.targets.slice(0, begin, end);
+    const at::Tensor gradient = logits_gradient(logits, stash.lse.slice(0, begin, end), targets,
+                                                own_targets(targets), stash.scale);
     output_.d_weight.addmm_(gradient.t(), n.to(at::kFloat));
     if (output_.d_bias.defined()) output_.d_bias.add_(gradient.sum(0));
   }

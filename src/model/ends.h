@@ -1,5 +1,6 @@
 // The two ends of a model: token embedding (in an encoder with a norm after it), and final norm (in
-// an encoder after a dense layer and its activation) with output projection and loss.
+// an encoder after a dense layer and its activation) with output projection and loss. T is all
+// tokens of a slice, t those that this rank has between the products.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -14,13 +15,15 @@
 
 namespace sluice {
 
+// Tensor ranks divide the vocabulary.
 class Embedding {
  public:
-  Embedding(const ModelShape& shape, std::uint64_t seed, at::ScalarType dtype);
+  Embedding(const ModelShape& shape, std::uint64_t seed, at::ScalarType dtype,
+            const TensorParallel& tensor = {});
 
   struct Stash {
     at::Tensor tokens;   // (T)
-    at::Tensor d_y;      // (T, dim), after I: of the sum of token and position
+    at::Tensor d_y;      // (t, dim), after I: of the sum of token and position
     NormGradients norm;  // of the norm's weights
     std::int64_t bytes() const;
   };
@@ -37,27 +40,32 @@ class Embedding {
  private:
   at::Tensor sum(const at::Tensor& tokens, const SliceContext& context) const;
 
+  at::Tensor lookup(const at::Tensor& tokens) const;
+
   ModelShape shape_;
+  TensorParallel tensor_;
+  RowRange words_;                    // of the vocabulary, held here
   Norm norm_;                         // of an encoder
-  at::Tensor table_, positions_;      // (vocab, dim), (positions, dim)
+  at::Tensor table_, positions_;      // (words, dim), (positions, dim)
   at::Tensor d_table_, d_positions_;  // fp32
   std::vector<Parameter> parameters_;
 };
 
 // The loss is computed in F, chunk by chunk over the tokens, together with the gradient of the
 // input: logits never outlive a chunk, and the stash holds hidden-size tensors only. W computes the
-// logits again.
+// logits again. Tensor ranks divide the vocabulary: no rank ever has a token's logits in whole.
 class Head {
  public:
-  Head(const ModelShape& shape, std::uint64_t seed, at::ScalarType dtype);
+  Head(const ModelShape& shape, std::uint64_t seed, at::ScalarType dtype,
+       const TensorParallel& tensor = {});
 
   struct Stash {
-    at::Tensor n;        // (T, dim) normalised input
+    at::Tensor n;        // (t, dim) normalised input
     at::Tensor lse;      // (T), fp32
     at::Tensor targets;  // (T), -1: no loss
-    at::Tensor d_x;      // (T, dim), until I
+    at::Tensor d_x;      // (t, dim), until I
     NormGradients norm;  // of the norm's weights
-    at::Tensor x, d_h;   // (T, dim) input and output gradient of an encoder's dense layer
+    at::Tensor x, d_h;   // (t, dim) input and output gradient of an encoder's dense layer
     double scale = 0;    // of each token's loss
     std::int64_t bytes() const;
   };
@@ -76,11 +84,16 @@ class Head {
 
  private:
   at::Tensor project(const at::Tensor& n) const;
+  // Which words of the vocabulary are here, the targets as numbers among them (-1 where they are
+  // not, or where there is no loss).
+  at::Tensor own_targets(const at::Tensor& targets) const;
 
   ModelShape shape_;
+  TensorParallel tensor_;
+  RowRange words_;
   Linear dense_;  // of an encoder
   Norm norm_;
-  Linear output_;  // (vocab, dim); with a bias in an encoder
+  Linear output_;  // (words, dim); with a bias in an encoder
   std::vector<Parameter> parameters_;
 };
 

@@ -16,24 +16,36 @@ const char* gelu_kind(ModelFamily family) { return family == ModelFamily::bert ?
 }  // namespace
 
 Linear make_linear(std::vector<Parameter>& parameters, const LinearOptions& options) {
+  std::int64_t rows = 0;
+  for (const LinearPart& part : options.parts)
+    rows += part.shard.shape()[0];
+  const std::int64_t columns = options.parts[0].shard.shape()[1];
   Linear linear;
-  linear.weight = at::empty({options.out, options.in}, options.dtype);
-  linear.d_weight = at::zeros({options.out, options.in}, at::kFloat);
-  const std::string name = options.name + ".weight";
-  initialise_normal(linear.weight, options.seed, options.drawn_as.empty() ? name : options.drawn_as,
-                    options.deviation);
-  parameters.push_back({name, linear.weight, linear.d_weight, true});
-  if (options.bias) {
-    linear.bias = at::zeros({options.out}, options.dtype);
-    linear.d_bias = at::zeros({options.out}, at::kFloat);
-    parameters.push_back({options.name + ".bias", linear.bias, linear.d_bias, false});
+  linear.weight = at::empty({rows, columns}, options.dtype);
+  linear.d_weight = at::zeros({rows, columns}, at::kFloat);
+  if (!options.parts[0].bias.whole.empty()) {
+    linear.bias = at::zeros({rows}, options.dtype);
+    linear.d_bias = at::zeros({rows}, at::kFloat);
+  }
+  std::int64_t begin = 0;
+  for (const LinearPart& part : options.parts) {
+    const std::int64_t end = begin + part.shard.shape()[0];
+    const std::string name = part.name + ".weight";
+    at::Tensor weight = linear.weight.slice(0, begin, end);
+    initialise_normal(weight, part.shard, options.seed,
+                      options.drawn_as.empty() ? name : options.drawn_as, options.deviation);
+    parameters.push_back({name, weight, linear.d_weight.slice(0, begin, end), true, part.shard});
+    if (linear.bias.defined())
+      parameters.push_back({part.name + ".bias", linear.bias.slice(0, begin, end),
+                            linear.d_bias.slice(0, begin, end), false, part.bias});
+    begin = end;
   }
   return linear;
 }
 
 at::Tensor linear(const at::Tensor& x, const Linear& linear) {
-  return linear.bias.defined() ? at::addmm(linear.bias, x, linear.weight.t())
-                               : at::mm(x, linear.weight.t());
+  return linear.bias.defined() && linear.adds_bias ? at::addmm(linear.bias, x, linear.weight.t())
+                                                   : at::mm(x, linear.weight.t());
 }
 
 at::Tensor linear_input_grad(const at::Tensor& dy, const at::Tensor& w) { return at::mm(dy, w); }
@@ -47,16 +59,16 @@ void linear_weight_grad(const at::Tensor& dy, const at::Tensor& x, Linear& linea
 }
 
 Norm make_norm(const ModelShape& shape, at::ScalarType dtype, const std::string& name,
-               std::vector<Parameter>& parameters) {
+               const Shard& shard, std::vector<Parameter>& parameters) {
   Norm norm;
-  norm.epsilon = shape.encoder() ? 1e-12 : 1e-5;
+  norm.epsilon = shape.norm_epsilon;
   norm.weight = at::ones({shape.dim}, dtype);
   norm.d_weight = at::zeros({shape.dim}, at::kFloat);
-  parameters.push_back({name + ".weight", norm.weight, norm.d_weight, false});
+  parameters.push_back({name + ".weight", norm.weight, norm.d_weight, false, shard});
   if (shape.has_biases()) {
     norm.bias = at::zeros({shape.dim}, dtype);
     norm.d_bias = at::zeros({shape.dim}, at::kFloat);
-    parameters.push_back({name + ".bias", norm.bias, norm.d_bias, false});
+    parameters.push_back({name + ".bias", norm.bias, norm.d_bias, false, shard});
   }
   return norm;
 }
@@ -119,11 +131,10 @@ at::Tensor activation_backward(ModelFamily family, const at::Tensor& da, const a
   return out;
 }
 
-Rotation rotation(const at::Tensor& positions, std::int64_t head_dim, at::ScalarType dtype) {
-  constexpr double kBase = 10000;
-  const std::int64_t half = head_dim / 2;
-  const at::Tensor frequency =
-      at::pow(kBase, at::arange(half, at::kFloat).mul_(-1.0 / static_cast<double>(half)));
+Rotation rotation(const at::Tensor& positions, const ModelShape& shape, at::ScalarType dtype) {
+  const std::int64_t half = shape.head_dim() / 2;
+  const at::Tensor frequency = at::pow(
+      shape.rope_theta, at::arange(half, at::kFloat).mul_(-1.0 / static_cast<double>(half)));
   const at::Tensor angle = (positions.to(at::kFloat).unsqueeze(-1) * frequency).unsqueeze(1);
   return {angle.cos().to(dtype), angle.sin().to(dtype)};
 }

@@ -14,18 +14,23 @@
 namespace sluice {
 
 struct Linear {
-  at::Tensor weight;    // (out, in)
-  at::Tensor bias;      // (out), or undefined
-  at::Tensor d_weight;  // fp32
-  at::Tensor d_bias;    // fp32, likewise
+  at::Tensor weight;      // (out, in)
+  at::Tensor bias;        // (out), or undefined
+  at::Tensor d_weight;    // fp32
+  at::Tensor d_bias;      // fp32, likewise
+  bool adds_bias = true;  // of the ranks that add up a product, one does
+};
+// Rows of a product's weight that are a parameter of their own.
+struct LinearPart {
+  std::string name;  // of the parameters, `name`.weight and `name`.bias
+  Shard shard;       // of the weight
+  Shard bias = {};   // of the bias; empty: there is none
 };
 struct LinearOptions {
-  std::string name;  // of the parameters, `name`.weight and `name`.bias
-  std::int64_t out = 0, in = 0;
-  double deviation = 0;  // of the weight's first values, drawn by (seed, name)
+  std::vector<LinearPart> parts;  // one below the other
+  double deviation = 0;           // of the weight's first values, drawn by (seed, name)
   std::uint64_t seed = 0;
   std::string drawn_as = {};  // another name to draw by; empty: its own
-  bool bias = false;          // starts as zero
   at::ScalarType dtype = at::kFloat;
 };
 Linear make_linear(std::vector<Parameter>& parameters, const LinearOptions& options);
@@ -46,9 +51,9 @@ struct Norm {
   at::Tensor d_bias;    // fp32, likewise
 };
 // As the family has it, its weights ones and zeros, and its parameters `name`.weight and .bias
-// added.
+// added, each a shard like `shard`.
 Norm make_norm(const ModelShape& shape, at::ScalarType dtype, const std::string& name,
-               std::vector<Parameter>& parameters);
+               const Shard& shard, std::vector<Parameter>& parameters);
 struct NormStatistics {
   at::Tensor mean;  // (T, 1), fp32; undefined for RMS norm
   at::Tensor rstd;  // (T, 1), fp32
@@ -75,7 +80,7 @@ struct Rotation {
   at::Tensor cosine, sine;
 };
 // By positions (B or 1, n).
-Rotation rotation(const at::Tensor& positions, std::int64_t head_dim, at::ScalarType dtype);
+Rotation rotation(const at::Tensor& positions, const ModelShape& shape, at::ScalarType dtype);
 // Rotates x (B, heads, n, head_dim), halves paired as in HF's rotate-half; `inverse` turns back,
 // which is also the gradient.
 at::Tensor rotate(const at::Tensor& x, const Rotation& rotation, bool inverse);

@@ -13,6 +13,7 @@
 #include "cost/model_shape.h"
 #include "model/parameter.h"
 #include "model/slice.h"
+#include "model/tensor_parallel.h"
 
 namespace sluice {
 
@@ -34,7 +35,8 @@ class Layer {
   // An empty state for a microbatch of so many slices.
   virtual std::unique_ptr<LayerState> open(std::size_t num_slices) const = 0;
 
-  // x (T, dim) -> y (T, dim). REQUIRES earlier slices' F.
+  // x (T, dim) -> y (T, dim), or with sequence-parallel norms this rank's tokens of both. REQUIRES
+  // earlier slices' F.
   virtual at::Tensor forward(const at::Tensor& x, LayerState& state,
                              const SliceContext& context) = 0;
   // dy -> dx. Leaves in the state what weight_grad needs. REQUIRES later slices' I.
@@ -42,6 +44,14 @@ class Layer {
                                 const SliceContext& context) = 0;
   // Adds to the gradients and empties the slice's state.
   virtual void weight_grad(LayerState& state, const SliceContext& context) = 0;
+  // Both in one go, with the same result; a layer that waits for other ranks hides that behind its
+  // weight gradients.
+  virtual at::Tensor backward(const at::Tensor& dy, LayerState& state,
+                              const SliceContext& context) {
+    at::Tensor dx = input_grad(dy, state, context);
+    weight_grad(state, context);
+    return dx;
+  }
   // As forward, for evaluation: keeps only what later slices need.
   virtual at::Tensor evaluate(const at::Tensor& x, LayerState& state,
                               const SliceContext& context) = 0;
@@ -54,6 +64,7 @@ struct LayerOptions {
   std::int64_t layer = 0;  // its number in the model
   std::uint64_t seed = 0;
   at::ScalarType dtype = at::kFloat;
+  TensorParallel tensor = {};
 };
 
 // Makes the layers of a stage; called on the rank's own thread.

@@ -26,19 +26,41 @@ double uniform(std::uint64_t bits) { return (static_cast<double>(bits >> 11) + 0
 
 }  // namespace
 
-void initialise_normal(at::Tensor& value, std::uint64_t seed, const std::string& name,
-                       double deviation) {
+std::vector<std::int64_t> Shard::shape() const {
+  std::vector<std::int64_t> shape = whole;
+  shape[static_cast<std::size_t>(dim)] = range.count();
+  return shape;
+}
+
+Shard whole_shard(std::vector<std::int64_t> shape) {
+  const RowRange all{0, shape[0]};
+  return {.whole = std::move(shape), .range = all};
+}
+
+void initialise_normal(at::Tensor& value, const Shard& shard, std::uint64_t seed,
+                       const std::string& name, double deviation) {
   const std::uint64_t base = mix(seed ^ mix(hash_of(name)));
   const at::Tensor drawn = at::empty(value.sizes(), at::kFloat);
   float* out = drawn.mutable_data_ptr<float>();
-  const std::int64_t count = drawn.numel();
-  for (std::int64_t n = 0; n < count; ++n) {
-    const auto counter = static_cast<std::uint64_t>(n);
+  const std::int64_t width = shard.whole.back();
+  const RowRange columns =
+      shard.dim == 1 ? shard.range : RowRange{0, shard.whole.size() == 1 ? 1 : width};
+  const std::int64_t first_row = shard.dim == 0 ? shard.range.begin : 0;
+  const std::int64_t stride = shard.whole.size() == 1 ? 1 : width;
+  for (std::int64_t n = 0; n < drawn.numel(); ++n) {
+    const std::int64_t row = first_row + n / columns.count();
+    const std::int64_t column = columns.begin + n % columns.count();
+    const auto counter = static_cast<std::uint64_t>(row * stride + column);
     const double radius = std::sqrt(-2 * std::log(uniform(mix(base + 2 * counter))));
     const double angle = 2 * std::numbers::pi * uniform(mix(base + 2 * counter + 1));
     out[n] = static_cast<float>(deviation * radius * std::cos(angle));
   }
   value.copy_(drawn);
+}
+
+void initialise_normal(at::Tensor& value, std::uint64_t seed, const std::string& name,
+                       double deviation) {
+  initialise_normal(value, whole_shard(value.sizes().vec()), seed, name, deviation);
 }
 
 }  // namespace sluice

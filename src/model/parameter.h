@@ -1,5 +1,5 @@
 // A weight with its name and its gradient. Names are the model's own and global: the same whatever
-// the schedule, the placement or the number of ranks.
+// the schedule, the placement, the mesh or the number of ranks.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -8,17 +8,40 @@
 #include <string>
 #include <vector>
 
+#include "comm/tensors/group.h"
+
 namespace sluice {
+
+// Which part of a whole weight a rank holds: a range along one dimension, all of the others.
+struct Shard {
+  std::vector<std::int64_t> whole;  // shape
+  int dim = 0;
+  RowRange range;
+  // Several tensor ranks may hold the same part. One of them counts it (in norms) and saves it.
+  bool counted = true;
+  // Tensor ranks [sum_first, sum_end) see different gradients of the same part, which add up to its
+  // gradient; none where they are the same already.
+  int sum_first = 0, sum_end = 0;
+
+  std::vector<std::int64_t> shape() const;  // of what is held
+};
+// All of it, on the only rank there is.
+Shard whole_shard(std::vector<std::int64_t> shape);
 
 struct Parameter {
   std::string name;
-  at::Tensor value;     // may be a view into a larger weight (q, k, v of one product)
+  at::Tensor value;     // may be a view of rows of a larger weight (q, k, v of one product)
   at::Tensor gradient;  // fp32, same shape, likewise
   bool decay = true;    // weight decay applies: matrices, not norms and biases
+  Shard shard;
 };
 
 // Fills a parameter from (seed, its name): normal with the given deviation, drawn by our own
-// generator so that it depends on nothing else.
+// generator so that an element depends on nothing else but its place in the whole weight.
+void initialise_normal(at::Tensor& value, const Shard& shard, std::uint64_t seed,
+                       const std::string& name, double deviation);
+
+// The same for a whole one.
 void initialise_normal(at::Tensor& value, std::uint64_t seed, const std::string& name,
                        double deviation);
 

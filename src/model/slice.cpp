@@ -18,12 +18,15 @@ at::Tensor positions_of(std::int64_t num_sequences, std::int64_t begin, std::int
   return positions;
 }
 
-StashQuery stash_query(const ModelShape& shape, const SliceContext& context, const at::Tensor& x) {
+StashQuery stash_query(const ModelShape& shape, const SliceContext& context, const at::Tensor& x,
+                       const TensorParallel& tensor) {
   return {.shape = shape,
           .level = context.level,
           .tokens = context.num_tokens(),
           .element_bytes = static_cast<std::int64_t>(x.element_size()),
-          .sliced = context.num_slices() > 1};
+          .sliced = context.num_slices() > 1,
+          .tensor = tensor.size(),
+          .sequence_norms = tensor.sequence_norms()};
 }
 
 std::int64_t held_bytes(const at::Tensor& tensor) {

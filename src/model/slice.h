@@ -8,6 +8,7 @@
 #include "cost/stash.h"
 #include "model/attention.h"
 #include "model/functions.h"
+#include "model/tensor_parallel.h"
 
 namespace sluice {
 
@@ -31,8 +32,9 @@ at::Tensor positions_of(std::int64_t num_sequences, std::int64_t begin, std::int
                         const Documents& documents);
 
 // What the pure functions of cost/ need to know to say what a layer keeps of this slice, for an
-// activation like `x`.
-StashQuery stash_query(const ModelShape& shape, const SliceContext& context, const at::Tensor& x);
+// activation like `x`, on one of these tensor ranks.
+StashQuery stash_query(const ModelShape& shape, const SliceContext& context, const at::Tensor& x,
+                       const TensorParallel& tensor);
 
 // Element size times number; 0 where there is no tensor.
 std::int64_t held_bytes(const at::Tensor& tensor);

@@ -5,10 +5,12 @@
 namespace sluice {
 
 Stage::Stage(const StageOptions& options) : options_(options) {
-  if (options.embedding) embedding_.emplace(options.shape, options.seed, options.dtype);
+  if (options.embedding)
+    embedding_.emplace(options.shape, options.seed, options.dtype, options.tensor);
   for (std::int64_t layer = options.first_layer; layer < options.end_layer; ++layer)
-    layers_.push_back(options.make_layer({options.shape, layer, options.seed, options.dtype}));
-  if (options.head) head_.emplace(options.shape, options.seed, options.dtype);
+    layers_.push_back(
+        options.make_layer({options.shape, layer, options.seed, options.dtype, options.tensor}));
+  if (options.head) head_.emplace(options.shape, options.seed, options.dtype, options.tensor);
 }
 
 void Stage::begin_step(SliceBounds bounds, double loss_scale) {
@@ -35,7 +37,7 @@ SliceContext Stage::context_of(const Microbatch& data, std::size_t slice) {
   context.level = options_.level;
   if (options_.shape.family == ModelFamily::llama) {
     const auto rotation_by = [&](const at::Tensor& positions) {
-      return rotation(positions, options_.shape.head_dim(), options_.dtype);
+      return rotation(positions, options_.shape, options_.dtype);
     };
     Rotation& shared = rotations_[slice];
     if (!data.documents.single())
@@ -120,6 +122,28 @@ void Stage::weight_grad(int microbatch, int slice) {
   if (embedding_) embedding_->weight_grad(state.embedding[c], context);
   stash_bytes_ += bytes_of(state, c) - before;
   if (--state.slices_left == 0) states_.erase(microbatch);
+}
+
+at::Tensor Stage::backward(int microbatch, int slice, const at::Tensor& d_output) {
+  const auto c = static_cast<std::size_t>(slice);
+  State& state = states_.at(microbatch);
+  const SliceContext& context = state.contexts[c];
+  const std::int64_t before = bytes_of(state, c);
+  at::Tensor dx = d_output;
+  if (head_) {
+    dx = head_->input_grad(state.head[c]);
+    head_->weight_grad(state.head[c]);
+  }
+  for (std::size_t n = layers_.size(); n-- > 0;)
+    dx = layers_[n]->backward(dx, *state.layers[n], context);
+  if (embedding_) {
+    embedding_->input_grad(dx, state.embedding[c], context);
+    embedding_->weight_grad(state.embedding[c], context);
+    dx = at::Tensor();
+  }
+  stash_bytes_ += bytes_of(state, c) - before;
+  if (--state.slices_left == 0) states_.erase(microbatch);
+  return dx;
 }
 
 at::Tensor Stage::evaluate(int microbatch, int slice, const Microbatch& data,

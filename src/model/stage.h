@@ -1,5 +1,6 @@
 // A stage: a run of consecutive layers, with the embedding before the first and the head after the
-// last where it has them. Works on one slice of one microbatch at a time and keeps their stashes.
+// last where it has them, or this tensor rank's share of it. Works on one slice of one microbatch
+// at a time and keeps their stashes.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -32,6 +33,7 @@ struct StageOptions {
   std::uint64_t seed = 0;
   at::ScalarType dtype = at::kFloat;
   LayerFactory make_layer = make_block;
+  TensorParallel tensor = {};
 };
 
 class Stage {
@@ -42,6 +44,7 @@ class Stage {
   // Throws UserError for an encoder in slices.
   void begin_step(SliceBounds bounds, double loss_scale);
 
+  // Of the tokens between the products, of which a tensor rank may have its share (own_tokens):
   // input (T, dim), or undefined where the stage has the embedding -> output (T, dim), or undefined
   // where it has the head, whose loss is added to loss(). REQUIRES earlier slices' forward.
   at::Tensor forward(int microbatch, int slice, const Microbatch& data, const at::Tensor& input);
@@ -50,6 +53,8 @@ class Stage {
   at::Tensor input_grad(int microbatch, int slice, const at::Tensor& d_output);
   // Adds to the gradients; frees the stash.
   void weight_grad(int microbatch, int slice);
+  // Both, layer by layer.
+  at::Tensor backward(int microbatch, int slice, const at::Tensor& d_output);
 
   // The same forward for evaluation: keeps keys and values for later slices and nothing else, and
   // forgets the microbatch after its last slice.

@@ -17,6 +17,7 @@ struct Weight {
   at::Tensor value;
   at::Tensor gradient;  // fp32
   bool decay = true;    // weight decay applies
+  bool counted = true;  // in norms: of the ranks that hold it, one does
 };
 
 enum class OptimizerKind { adamw, sgd };

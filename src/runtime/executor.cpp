@@ -4,18 +4,15 @@
 #include "trace/around.h"
 
 namespace sluice {
-namespace {
 
-std::span<std::byte> bytes_of(const at::Tensor& tensor) {
-  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
-}
-
-}  // namespace
-
-Executor::Executor(const Schedule& lowered, std::map<int, Stage*> stages, Communicator& world,
-                   bool evaluate)
-    : schedule_(lowered), stages_(std::move(stages)), world_(world), evaluate_(evaluate) {
-  SLUICE_CHECK(world.size() == lowered.num_devices(), "{} ranks for {} devices", world.size(),
+Executor::Executor(const Schedule& lowered, std::map<int, Stage*> stages, Communicator& pipeline,
+                   const Boundary& boundary, bool evaluate)
+    : schedule_(lowered),
+      stages_(std::move(stages)),
+      pipeline_(pipeline),
+      boundary_(boundary),
+      evaluate_(evaluate) {
+  SLUICE_CHECK(pipeline.size() == lowered.num_devices(), "{} ranks for {} devices", pipeline.size(),
                lowered.num_devices());
 }
 
@@ -30,7 +27,7 @@ ExecutedStep Executor::run(const DataSource& data, const SliceBounds& bounds, st
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - origin).count();
   };
   ExecutedStep step;
-  const Program& program = schedule_.programs[static_cast<std::size_t>(world_.rank())];
+  const Program& program = schedule_.programs[static_cast<std::size_t>(pipeline_.rank())];
   for (std::size_t i = 0; i < program.size(); ++i) {
     const Op& op = program[i];
     try {
@@ -38,7 +35,7 @@ ExecutedStep Executor::run(const DataSource& data, const SliceBounds& bounds, st
       if (op.kind == OpKind::F || gives_input_gradient(op.kind)) {
         const Key key{op.kind != OpKind::F, op.stage, op.microbatch, op.slice};
         if (const auto found = arriving_.find(key); found != arriving_.end())
-          world_.wait(found->second.request);
+          pipeline_.wait(found->second.request);
       }
       const double start = now();
       run_op(op, data);
@@ -61,7 +58,7 @@ ExecutedStep Executor::run(const DataSource& data, const SliceBounds& bounds, st
     }
   }
   for (Arriving& message : sent_)
-    world_.wait(message.request);
+    pipeline_.wait(message.request);
   sent_.clear();
   step.peak_buffer_bytes = peak_buffer_bytes_;
   step.timeline.peak = static_cast<double>(step.peak_stash_bytes);
@@ -87,8 +84,10 @@ void Executor::run_op(const Op& op, const DataSource& data) {
     case OpKind::B: {
       at::Tensor gradient;
       if (op.stage < schedule_.num_stages() - 1) gradient = take_input(op, true);
-      hand_over(op, true, stages_.at(op.stage)->input_grad(op.microbatch, op.slice, gradient));
-      if (op.kind == OpKind::B) stages_.at(op.stage)->weight_grad(op.microbatch, op.slice);
+      Stage& stage = *stages_.at(op.stage);
+      hand_over(op, true,
+                op.kind == OpKind::B ? stage.backward(op.microbatch, op.slice, gradient)
+                                     : stage.input_grad(op.microbatch, op.slice, gradient));
       return;
     }
     case OpKind::W: stages_.at(op.stage)->weight_grad(op.microbatch, op.slice); return;
@@ -105,7 +104,12 @@ void Executor::run_op(const Op& op, const DataSource& data) {
 
 at::Tensor Executor::take_input(const Op& op, bool gradient) {
   const Key key{gradient, op.stage, op.microbatch, op.slice};
-  if (auto arrived = arriving_.extract(key)) return std::move(arrived.mapped().tensor);
+  if (auto arrived = arriving_.extract(key)) {
+    Arriving& message = arrived.mapped();
+    if (!scatters()) return std::move(message.tensor);
+    return boundary_.tensor->all_gather(message.tensor, message.tokens,
+                                        TrafficClass::boundary_gather, "boundary");
+  }
   auto made = here_.extract(key);
   SLUICE_CHECK(!made.empty(), "{} has no input", schedule_.text(op));
   return std::move(made.mapped());
@@ -115,7 +119,7 @@ void Executor::hand_over(const Op& op, bool gradient, at::Tensor tensor) {
   const int to = gradient ? op.stage - 1 : op.stage + 1;
   if (to < 0 || to >= schedule_.num_stages()) return;
   const Key key{gradient, to, op.microbatch, op.slice};
-  const bool local = schedule_.placement.device_of(op.pipe, to) == world_.rank();
+  const bool local = schedule_.placement.device_of(op.pipe, to) == pipeline_.rank();
   (local ? here_ : leaving_)[key] = std::move(tensor);
   count_buffers();
 }
@@ -124,25 +128,33 @@ void Executor::send(const Op& op) {
   const Key key{op.kind == OpKind::SendB, partner_stage(op), op.microbatch, op.slice};
   auto leaving = leaving_.extract(key);
   SLUICE_CHECK(!leaving.empty(), "{} has nothing to send", schedule_.text(op));
-  Arriving message{leaving.mapped().contiguous(), {}};
-  message.request = world_.send(schedule_.placement.device_of(op.pipe, key.stage),
-                                bytes_of(message.tensor), schedule_.text(op));
+  at::Tensor tensor = std::move(leaving.mapped());
+  if (scatters()) {
+    const RowRange own = boundary_.tensor->own_rows(tensor.size(0));
+    tensor = tensor.slice(0, own.begin, own.end);
+  }
+  Arriving message{tensor.contiguous(), {}};
+  if (boundary_.traffic) boundary_.traffic->add(TrafficClass::boundary, message.tensor.numel());
+  message.request = pipeline_.send(schedule_.placement.device_of(op.pipe, key.stage),
+                                   tensor_bytes(message.tensor), schedule_.text(op));
   sent_.push_back(std::move(message));
 }
 
 void Executor::post_receive(const Op& op) {
   const auto c = static_cast<std::size_t>(op.slice);
   const std::int64_t tokens = data_(op.microbatch).tokens.size(0) * (bounds_[c + 1] - bounds_[c]);
-  Arriving message{at::empty({tokens, dim_}, dtype_), {}};
-  message.request = world_.recv(schedule_.placement.device_of(op.pipe, partner_stage(op)),
-                                bytes_of(message.tensor), schedule_.text(op));
+  const bool share = scatters() || boundary_.divided;
+  const std::int64_t rows = share ? boundary_.tensor->own_rows(tokens).count() : tokens;
+  Arriving message{at::empty({rows, dim_}, dtype_), {}, tokens};
+  message.request = pipeline_.recv(schedule_.placement.device_of(op.pipe, partner_stage(op)),
+                                   tensor_bytes(message.tensor), schedule_.text(op));
   arriving_.emplace(Key{op.kind == OpKind::RecvB, op.stage, op.microbatch, op.slice},
                     std::move(message));
   count_buffers();
 }
 
 void Executor::reap_sends() {
-  std::erase_if(sent_, [&](Arriving& message) { return world_.test(message.request); });
+  std::erase_if(sent_, [&](Arriving& message) { return pipeline_.test(message.request); });
 }
 
 // Called where there may be more than before: they only shrink elsewhere.
@@ -166,10 +178,11 @@ std::int64_t Executor::stash_bytes() const {
 }
 
 std::string Executor::located(std::string_view cause, std::size_t position) const {
-  const Op& op = schedule_.programs[static_cast<std::size_t>(world_.rank())][position];
+  const Op& op = schedule_.programs[static_cast<std::size_t>(pipeline_.rank())][position];
   return fmt::format(
       "{}; rank {} was at {} (op {})\nAround it, as if all ops took equally long:\n{}", cause,
-      world_.rank(), schedule_.text(op), position, grid_around(schedule_, world_.rank(), position));
+      pipeline_.rank(), schedule_.text(op), position,
+      grid_around(schedule_, pipeline_.rank(), position));
 }
 
 }  // namespace sluice

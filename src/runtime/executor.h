@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/tensors/group.h"
 #include "model/stage.h"
 #include "schedule/schedule.h"
 #include "trace/timeline.h"
@@ -28,16 +29,26 @@ struct ExecutedStep {
   std::int64_t peak_buffer_bytes = 0;  // tensors between stages: arriving, kept, leaving
 };
 
+// How the tensors between stages travel where several tensor ranks share a stage. Each rank sends
+// to its peer of the next stage: all tokens; or its share of them, because that is what it has
+// (`divided`), or to be put together there (`scatter`).
+struct Boundary {
+  TensorGroup* tensor = nullptr;
+  bool divided = false;
+  bool scatter = false;
+  Traffic* traffic = nullptr;
+};
+
 class Executor {
  public:
   // The data of a microbatch, the same on every rank that asks.
   using DataSource = std::function<const Microbatch&(int microbatch)>;
 
   // `stages` are this rank's, by stage number. REQUIRES: `lowered` was proved by validate(); rank
-  // r of `world` is device r; all outlive the executor.
+  // r of `pipeline` is device r; all outlive the executor.
   // `evaluate` runs forwards without keeping anything for a backward.
-  Executor(const Schedule& lowered, std::map<int, Stage*> stages, Communicator& world,
-           bool evaluate = false);
+  Executor(const Schedule& lowered, std::map<int, Stage*> stages, Communicator& pipeline,
+           const Boundary& boundary = {}, bool evaluate = false);
 
   // Runs the program once: every forward and backward of one step, or of a forward-only schedule
   // every forward. Throws UserError, CommError or InternalError: on the first line the cause and
@@ -55,6 +66,7 @@ class Executor {
   struct Arriving {
     at::Tensor tensor;
     Request request;
+    std::int64_t tokens = 0;  // of which the tensor may be a share
   };
 
   void run_op(const Op& op, const DataSource& data);
@@ -66,10 +78,15 @@ class Executor {
   void count_buffers();
   std::string located(std::string_view cause, std::size_t position) const;
   std::int64_t stash_bytes() const;
+  int num_tensor_ranks() const { return boundary_.tensor ? boundary_.tensor->size() : 1; }
+  bool scatters() const {
+    return boundary_.scatter && !boundary_.divided && num_tensor_ranks() > 1;
+  }
 
   const Schedule& schedule_;
   std::map<int, Stage*> stages_;
-  Communicator& world_;
+  Communicator& pipeline_;
+  const Boundary boundary_;
   const bool evaluate_;
   SliceBounds bounds_;
   std::int64_t dim_ = 0;

@@ -4,6 +4,14 @@
 
 namespace sluice {
 
+MeshShape mesh_shape(const Config& config) {
+  const ParallelismConfig& parallelism = config.parallelism;
+  return {.replicate = parallelism.data_parallel_replicate_degree,
+          .shard = parallelism.data_parallel_shard_degree,
+          .pipeline = parallelism.pipeline_parallel_degree,
+          .tensor = parallelism.tensor_parallel_degree};
+}
+
 ModelShape model_shape(const Config& config) {
   const ModelConfig& model = config.model;
   ModelShape shape;
@@ -18,6 +26,8 @@ ModelShape model_shape(const Config& config) {
   shape.vocab_size = model.vocab_size;
   shape.positions = shape.family == ModelFamily::llama ? 0 : model.positions;
   shape.tied_embeddings = model.tied_embeddings;
+  shape.rope_theta = model.rope_theta;
+  shape.norm_epsilon = model.norm_epsilon;
   return shape;
 }
 
@@ -58,6 +68,13 @@ TrainerOptions trainer_options(const Config& config, const Schedule& schedule) {
   options.num_steps = config.training.steps;
   options.min_lr_ratio = config.lr_scheduler.min_lr_ratio;
   options.max_norm = config.training.max_norm;
+  const ParallelismConfig& parallelism = config.parallelism;
+  options.mesh = mesh_shape(config);
+  options.sequence_parallel_norms = parallelism.sequence_parallel_norms;
+  options.scatter_gather = parallelism.scatter_gather;
+  options.gradient_bucket_bytes =
+      static_cast<std::int64_t>(parallelism.gradient_bucket_mib * (1 << 20));
+  options.deferred_validation = parallelism.deferred_validation;
   return options;
 }
 
@@ -66,8 +83,12 @@ StagedModel staged_model(const TrainerOptions& options, const Schedule& schedule
           .layers_per_stage = options.layers_per_stage,
           .level = options.level,
           .element_bytes = static_cast<std::int64_t>(c10::elementSize(options.dtype)),
-          .sequences = options.global_batch_size / schedule.num_microbatches,
-          .sequence_length = options.sequence_length};
+          .sequences = options.global_batch_size / options.mesh.data() / schedule.num_microbatches,
+          .sequence_length = options.sequence_length,
+          .tensor = options.mesh.tensor,
+          .sequence_norms = options.sequence_parallel_norms && options.mesh.tensor > 1,
+          .scatter = options.scatter_gather && options.mesh.tensor > 1,
+          .shard = options.mesh.shard};
 }
 
 }  // namespace sluice

@@ -7,6 +7,7 @@
 
 namespace sluice {
 
+MeshShape mesh_shape(const Config& config);
 ModelShape model_shape(const Config& config);
 at::ScalarType model_dtype(const Config& config);
 RecomputeLevel recompute_level(const Config& config);

@@ -82,15 +82,19 @@ Schedule other_form(const Schedule& schedule) {
 // One rank's stages, and the rounds they play.
 class Player {
  public:
-  Player(const TrainerOptions& options, const Schedule& schedule, Communicator& world,
+  Player(const TrainerOptions& options, const Schedule& schedule, Mesh& mesh,
          const ProfileOptions& profile)
       : options_(options),
-        world_(world),
+        mesh_(mesh),
+        world_(mesh.world()),
         profile_(profile),
+        tensor_group_(mesh.tensor(), traffic_),
+        tensor_(tensor_group_, options.sequence_parallel_norms),
         bounds_(slice_bounds(schedule, options.sequence_length)),
-        stages_(make_stages(options, schedule, world.rank())),
-        alone_(world, options, schedule.num_microbatches) {
-    const std::int64_t sequences = options.global_batch_size / schedule.num_microbatches;
+        stages_(make_stages(options, schedule, mesh.place().pipeline, tensor_)),
+        alone_(mesh.pipeline(), options, schedule.num_microbatches) {
+    const std::int64_t sequences =
+        options.global_batch_size / mesh.shape().data() / schedule.num_microbatches;
     at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(options.seed);
     const auto tokens = [&] {
       return at::randint(options.shape.vocab_size, {sequences, options.sequence_length}, generator,
@@ -106,21 +110,28 @@ class Player {
     std::map<int, Stage*> local;
     for (const auto& [number, stage] : stages_)
       local[number] = stage.get();
-    Executor executor(form, local, alone_);
+    Executor executor(form, local, alone_,
+                      {&tensor_group_, tensor_.sequence_norms(), options_.scatter_gather, nullptr});
     round(executor);  // warms up
     Finish finish(world_);
     world_.barrier("profile");
     const auto start = Clock::now();
-    for (int n = 0; n < profile_.rounds || seconds_since(start) < profile_.seconds; ++n) {
+    for (int n = 0; agreed(n < profile_.rounds || seconds_since(start) < profile_.seconds); ++n) {
       report(n);
       timings.add(round(executor));
     }
     finish.mine();
-    while (!finish.all())
+    while (!agreed(finish.all()))
       round(executor);
   }
 
  private:
+  // Tensor ranks play the same rounds: as many as the first of them says.
+  bool agreed(bool mine) {
+    mesh_.tensor().broadcast(0, std::as_writable_bytes(std::span(&mine, 1)), "profile");
+    return mine;
+  }
+
   DeviceTimeline round(Executor& executor) {
     for (const auto& [number, stage] : stages_) {
       stage->zero_gradients();
@@ -140,8 +151,12 @@ class Player {
   }
 
   const TrainerOptions& options_;
+  Mesh& mesh_;
   Communicator& world_;
   const ProfileOptions& profile_;
+  Traffic traffic_;
+  TensorGroup tensor_group_;
+  TensorParallel tensor_;
   SliceBounds bounds_;
   std::map<int, std::unique_ptr<Stage>> stages_;
   Alone alone_;
@@ -203,20 +218,21 @@ void measure_links(const Schedule& schedule, Communicator& world, std::int64_t n
 Costs profile_ops(const TrainerOptions& options, const Schedule& lowered, Communicator& world,
                   const ProfileOptions& profile) {
   at::set_num_threads(profile.threads_per_rank);
+  Mesh mesh(world, mesh_of(options, lowered));
   Costs costs = byte_costs(staged_model(options, lowered), lowered);
   {
-    Player player(options, lowered, world, profile);
+    Player player(options, lowered, mesh, profile);
     OpTimings timings;
     player.play(other_form(lowered), timings);
     player.play(lowered, timings);
-    timings.gather_into(costs, world);
+    timings.gather_into(costs, mesh.pipeline());
   }
   double largest = 1;
   for (int stage = 0; stage < lowered.num_stages(); ++stage)
     for (int slice = 0; slice < lowered.num_slices; ++slice)
       largest = std::max(
           {largest, costs.at(stage, slice).sent_forward, costs.at(stage, slice).sent_backward});
-  measure_links(lowered, world, static_cast<std::int64_t>(largest), costs);
+  measure_links(lowered, mesh.pipeline(), static_cast<std::int64_t>(largest), costs);
   return costs;
 }
 

@@ -9,6 +9,13 @@
 #include "schedule/transforms/forward_only.h"
 
 namespace sluice {
+
+MeshShape mesh_of(const TrainerOptions& options, const Schedule& schedule) {
+  MeshShape mesh = options.mesh;
+  mesh.pipeline = schedule.num_devices();
+  return mesh;
+}
+
 std::vector<std::int64_t> even_layers(std::int64_t layers, int stages) {
   if (layers < stages)
     throw user_error("{} layers cannot be dealt to {} stages: use fewer stages or more layers",
@@ -34,13 +41,14 @@ SliceBounds slice_bounds(const Schedule& schedule, std::int64_t length) {
 }
 
 std::map<int, std::unique_ptr<Stage>> make_stages(const TrainerOptions& options,
-                                                  const Schedule& schedule, int rank) {
+                                                  const Schedule& schedule, int device,
+                                                  const TensorParallel& tensor) {
   const int num_stages = schedule.num_stages();
   if (static_cast<int>(options.layers_per_stage.size()) != num_stages)
     throw user_error("layers are listed for {} stages, and {} has {}",
                      options.layers_per_stage.size(), schedule.name, num_stages);
   std::map<int, std::unique_ptr<Stage>> stages;
-  for (const int stage : schedule.placement.stages_of(rank)) {
+  for (const int stage : schedule.placement.stages_of(device)) {
     const auto listed = options.layers_per_stage.begin();
     StageOptions own;
     own.shape = options.shape;
@@ -52,6 +60,7 @@ std::map<int, std::unique_ptr<Stage>> make_stages(const TrainerOptions& options,
     own.seed = options.seed;
     own.dtype = options.dtype;
     own.make_layer = options.make_layer;
+    own.tensor = tensor;
     stages[stage] = std::make_unique<Stage>(own);
   }
   return stages;
@@ -62,18 +71,22 @@ Trainer::Trainer(const TrainerOptions& options, const Schedule& lowered, const D
     : options_(options),
       schedule_(lowered),
       data_(data),
-      world_(world),
+      mesh_(world, mesh_of(options, lowered)),
+      tensor_group_(mesh_.tensor(), traffic_),
+      tensor_(tensor_group_, options.sequence_parallel_norms),
       bounds_(slice_bounds(lowered, options.sequence_length)),
-      stages_(make_stages(options, lowered, world.rank())) {
+      stages_(make_stages(options, lowered, mesh_.place().pipeline, tensor_)) {
   if (options.global_batch_size % lowered.num_microbatches != 0)
     throw user_error("a global batch of {} sequences does not divide into {} microbatches",
                      options.global_batch_size, lowered.num_microbatches);
   std::map<int, Stage*> local;
   for (const auto& [number, stage] : stages_)
     local[number] = stage.get();
-  executor_ = std::make_unique<Executor>(lowered, local, world);
+  const Boundary boundary{&tensor_group_, tensor_.sequence_norms(), options.scatter_gather,
+                          &traffic_};
+  executor_ = std::make_unique<Executor>(lowered, local, mesh_.pipeline(), boundary);
   forwards_ = forward_only(lowered);
-  evaluator_ = std::make_unique<Executor>(forwards_, local, world, true);
+  evaluator_ = std::make_unique<Executor>(forwards_, local, mesh_.pipeline(), boundary, true);
   optimizer_ = std::make_unique<Optimizer>(options.optimizer, weights());
 }
 
@@ -96,7 +109,8 @@ bool Trainer::holds(int stage, const std::string& name) {
 std::vector<Weight> Trainer::weights() {
   std::vector<Weight> out;
   for (const Parameter* parameter : parameters())
-    out.push_back({parameter->name, parameter->value, parameter->gradient, parameter->decay});
+    out.push_back({parameter->name, parameter->value, parameter->gradient, parameter->decay,
+                   parameter->shard.counted});
   return out;
 }
 
@@ -114,7 +128,7 @@ ExecutedStep Trainer::execute(Executor& executor) {
     return executor.run(data, bounds_, options_.shape.dim, options_.dtype,
                         std::chrono::steady_clock::now());
   } catch (...) {
-    world_.fail(std::current_exception());  // before the messages under way are dropped
+    mesh_.world().fail(std::current_exception());  // before the messages under way are dropped
     throw;
   }
 }
@@ -137,7 +151,7 @@ double Trainer::evaluate(const Dataset& held_out, std::int64_t num_batches) {
     loss += local_loss();
     num_targets += batch_.num_targets;
   }
-  loss = total({}, loss, world_).loss;
+  loss = total({}, mesh_.place().tensor == 0 ? loss : 0, mesh_.world()).loss;
   return num_targets > 0 ? loss / static_cast<double>(num_targets) : 0;
 }
 
@@ -152,9 +166,10 @@ StepResult Trainer::step(std::int64_t number) {
   StepResult result;
   result.num_targets = batch.num_targets;
   begin(std::move(batch), scale);
-  world_.barrier("step");
+  mesh_.world().barrier("step");
   result.executed = execute(*executor_);
-  const double loss = local_loss();
+  const double loss = mesh_.place().tensor == 0 ? local_loss() : 0;
+  sum_shared_gradients(parameters(), tensor_group_);
   add_replicas();
   if (options_.shape.tied_embeddings) add_tied();
 
@@ -162,7 +177,8 @@ StepResult Trainer::step(std::int64_t number) {
   std::vector<Weight> counted = weights();
   if (options_.shape.tied_embeddings)
     std::erase_if(counted, [](const Weight& weight) { return weight.name == "head.weight"; });
-  const StepTotals totals = total(block_sums(counted), loss, world_);
+  std::erase_if(counted, [&](const Weight& weight) { return !weight.counted; });
+  const StepTotals totals = total(block_sums(counted), loss, mesh_.world());
   result.loss = totals.loss;
   result.gradient_norm = totals.gradient_norm;
   // Before the update: the weights stay as they were.
@@ -188,9 +204,10 @@ void Trainer::exchange(int peer, const at::Tensor& mine, at::Tensor& theirs, con
     return std::span<std::byte>(static_cast<std::byte*>(tensor.mutable_data_ptr()),
                                 tensor.nbytes());
   };
-  Request requests[] = {world_.send(peer, bytes(mine), label),
-                        world_.recv(peer, bytes(theirs), label)};
-  world_.wait_all(requests);
+  Communicator& pipeline = mesh_.pipeline();
+  Request requests[] = {pipeline.send(peer, bytes(mine), label),
+                        pipeline.recv(peer, bytes(theirs), label)};
+  pipeline.wait_all(requests);
 }
 
 // Two pipes keep two copies of every stage: both add the gradients of pipe 0 and pipe 1, in this
@@ -202,7 +219,7 @@ void Trainer::add_replicas() {
     const int first = schedule_.placement.device_of(0, number);
     const int second = schedule_.placement.device_of(1, number);
     if (first == second) continue;
-    const bool is_first = world_.rank() == first;
+    const bool is_first = mesh_.place().pipeline == first;
     for (Parameter* parameter : stage->parameters()) {
       const at::Tensor mine = parameter->gradient.contiguous();
       at::Tensor theirs = at::empty_like(mine);

@@ -8,7 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "comm/mesh.h"
+#include "comm/tensors/group.h"
 #include "data/dataset.h"
 #include "model/stage.h"
 #include "optim/optimizer.h"
@@ -33,6 +34,11 @@ struct TrainerOptions {
   double min_lr_ratio = 0.1;
   double max_norm = 0;  // 0: no clipping
   LayerFactory make_layer = make_block;
+  MeshShape mesh;  // its pipeline is the schedule's
+  bool sequence_parallel_norms = false;
+  bool scatter_gather = true;
+  std::int64_t gradient_bucket_bytes = 25 << 20;
+  bool deferred_validation = false;
 };
 
 struct StepResult {
@@ -43,6 +49,9 @@ struct StepResult {
   ExecutedStep executed;         // this rank's
 };
 
+// The mesh of the options with the schedule's pipeline.
+MeshShape mesh_of(const TrainerOptions& options, const Schedule& schedule);
+
 // Layers dealt evenly: the first (layers mod stages) stages get one more. Throws UserError when a
 // stage would have none.
 std::vector<std::int64_t> even_layers(std::int64_t layers, int stages);
@@ -51,13 +60,16 @@ std::vector<std::int64_t> even_layers(std::int64_t layers, int stages);
 // its length.
 SliceBounds slice_bounds(const Schedule& schedule, std::int64_t length);
 
-// The stages of a rank, by number. Throws UserError where the options do not fit the schedule.
+// The stages of a device, by number, or a tensor rank's share of them. Throws UserError where the
+// options do not fit the schedule.
 std::map<int, std::unique_ptr<Stage>> make_stages(const TrainerOptions& options,
-                                                  const Schedule& schedule, int rank);
+                                                  const Schedule& schedule, int device,
+                                                  const TensorParallel& tensor = {});
 
 class Trainer {
  public:
-  // REQUIRES: `lowered` proved; rank r of `world` is device r; schedule, data and world outlive it.
+  // REQUIRES: `lowered` proved; the world has as many ranks as the mesh; schedule, data and world
+  // outlive it. Every rank calls it.
   Trainer(const TrainerOptions& options, const Schedule& lowered, const Dataset& data,
           Communicator& world);
 
@@ -74,6 +86,9 @@ class Trainer {
   Optimizer& optimizer() { return *optimizer_; }
   // Whether this rank holds the stage and the name (of a weight, or of a state of it) is of it.
   bool holds(int stage, const std::string& name);
+  const Mesh& mesh() const { return mesh_; }
+  // What this rank has handed to others so far.
+  const Traffic& traffic() const { return traffic_; }
 
  private:
   std::vector<Weight> weights();
@@ -88,7 +103,10 @@ class Trainer {
   TrainerOptions options_;
   const Schedule& schedule_;
   const Dataset& data_;
-  Communicator& world_;
+  Mesh mesh_;
+  Traffic traffic_;
+  TensorGroup tensor_group_;
+  TensorParallel tensor_;
   SliceBounds bounds_;
   std::map<int, std::unique_ptr<Stage>> stages_;
   std::unique_ptr<Executor> executor_;

@@ -155,7 +155,7 @@ TEST(AutogradLayer, EveryScheduleGivesTheSameBits) {
   const Trained reference = train({});
   EXPECT_LT(reference.losses.back(), reference.losses.front());
   EXPECT_TRUE(reference.weights.contains("layers.2.in.weight"));
-  EXPECT_TRUE(reference.weights.contains("layers.3.attention.qkv.weight"));
+  EXPECT_TRUE(reference.weights.contains("layers.3.attention.q.weight"));
   for (const Case& c : {Case{"1f1b", 2}, Case{"zb-v", 2}, Case{"v-half", 2}, Case{"v-half", 4},
                         Case{"1f1b", 2, 3, RecomputeLevel::full}}) {
     SCOPED_TRACE(testing::Message() << c.schedule << " on " << c.devices);

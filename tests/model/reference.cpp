@@ -68,10 +68,10 @@ class Model {
     if (shape_.family != ModelFamily::llama) {
       const at::Tensor mean = x.mean(-1, true);
       const at::Tensor variance = (x - mean).square().mean(-1, true);
-      return (x - mean) / (variance + (bert() ? 1e-12 : 1e-5)).sqrt() * weight(name + ".weight") +
+      return (x - mean) / (variance + (shape_.norm_epsilon)).sqrt() * weight(name + ".weight") +
              weight(name + ".bias");
     }
-    return x / (x.square().mean(-1, true) + 1e-5).sqrt() * weight(name + ".weight");
+    return x / (x.square().mean(-1, true) + shape_.norm_epsilon).sqrt() * weight(name + ".weight");
   }
 
   at::Tensor linear(const at::Tensor& x, const std::string& name) {
@@ -86,7 +86,7 @@ class Model {
     for (std::int64_t i = 0; i < half; ++i) {
       const at::Tensor angle =
           position.to(at::kFloat) *
-          std::pow(10000.0, -static_cast<double>(i) / static_cast<double>(half));
+          std::pow(shape_.rope_theta, -static_cast<double>(i) / static_cast<double>(half));
       const at::Tensor a = x.select(-1, i), b = x.select(-1, i + half);
       low.push_back(a * angle.cos() - b * angle.sin());
       high.push_back(b * angle.cos() + a * angle.sin());
@@ -99,17 +99,18 @@ class Model {
                    const at::Tensor& position) {
     const std::string at_layer = fmt::format("layers.{}.", layer);
     const std::int64_t length = x.size(0), d = shape_.head_dim();
-    const at::Tensor qkv =
-        linear(bert() ? x : norm(x, at_layer + "attention_norm"), at_layer + "attention.qkv");
+    const at::Tensor input = bert() ? x : norm(x, at_layer + "attention_norm");
+    const at::Tensor queries = linear(input, at_layer + "attention.q");
+    const at::Tensor keys = linear(input, at_layer + "attention.k");
+    const at::Tensor values = linear(input, at_layer + "attention.v");
     at::Tensor seen = document.unsqueeze(1).eq(document.unsqueeze(0));
     if (!bert()) seen = seen * at::ones({length, length}, at::kBool).tril();
     std::vector<at::Tensor> heads;
     for (std::int64_t h = 0; h < shape_.heads; ++h) {
       const std::int64_t shared = h / (shape_.heads / shape_.kv_heads);
-      at::Tensor q = qkv.slice(1, h * d, (h + 1) * d);
-      at::Tensor k = qkv.slice(1, shape_.dim + shared * d, shape_.dim + (shared + 1) * d);
-      const std::int64_t v_begin = shape_.dim + shape_.kv_dim() + shared * d;
-      const at::Tensor v = qkv.slice(1, v_begin, v_begin + d);
+      at::Tensor q = queries.slice(1, h * d, (h + 1) * d);
+      at::Tensor k = keys.slice(1, shared * d, (shared + 1) * d);
+      const at::Tensor v = values.slice(1, shared * d, (shared + 1) * d);
       if (shape_.family == ModelFamily::llama) {
         q = rotated(q, position);
         k = rotated(k, position);
@@ -126,13 +127,14 @@ class Model {
           linear(gelu_erf(linear(x1, at_layer + "mlp.up")), at_layer + "mlp.down");
       return norm(x1 + mlp, at_layer + "mlp_norm");
     }
-    const at::Tensor u = linear(norm(x2, at_layer + "mlp_norm"), at_layer + "mlp.up");
+    const at::Tensor n = norm(x2, at_layer + "mlp_norm");
+    const at::Tensor u = linear(n, at_layer + "mlp.up");
     at::Tensor a;
     if (shape_.family == ModelFamily::gpt2) {
       a = 0.5 * u * (1 + (std::sqrt(2 / M_PI) * (u + 0.044715 * u.pow(3))).tanh());
     } else {
-      const at::Tensor gate = u.slice(1, 0, shape_.ffn_dim);
-      a = gate / (1 + (-gate).exp()) * u.slice(1, shape_.ffn_dim);
+      const at::Tensor gate = linear(n, at_layer + "mlp.gate");
+      a = gate / (1 + (-gate).exp()) * u;
     }
     return x2 + linear(a, at_layer + "mlp.down");
   }

@@ -23,6 +23,8 @@ struct ModelConfig {
   int vocab_size = 257;  // of the byte tokenizer: 256 and the end of a document
   int positions = 0;     // 0: the sequence length
   bool tied_embeddings = false;
+  double rope_theta = 10000;
+  double norm_epsilon = 0;  // 0: 1e-12 for bert, else 1e-5
   double dropout = 0;
   bool operator==(const ModelConfig&) const = default;
 };
@@ -79,6 +81,13 @@ struct ParallelismConfig {
   std::vector<int> slice_sizes;  // empty: equal slices
   double memory_cap = 0;         // stage-activations per device; 0: none
   bool fuse_backward = false;
+  int tensor_parallel_degree = 1;
+  bool sequence_parallel_norms = false;
+  bool scatter_gather = true;  // between stages, with tensor parallelism
+  int data_parallel_replicate_degree = 1;
+  int data_parallel_shard_degree = 1;
+  double gradient_bucket_mib = 25;
+  bool deferred_validation = false;
   bool operator==(const ParallelismConfig&) const = default;
 };
 
@@ -159,7 +168,7 @@ LoadedConfig load_config_text(const std::string& text, const std::string& name,
 // Reads no file: the data, the checkpoint and a schedule's CSV are checked by who opens them.
 std::vector<std::string> validate_config(const Config& config);
 
-// A copy in which no value is left to be worked out: kv_heads, ffn_dim, positions,
+// A copy in which no value is left to be worked out: kv_heads, ffn_dim, positions, norm_epsilon,
 // num_microbatches, slices, slice_sizes (with more than one slice; equal, the first ones one token
 // longer where the length does not divide) and, unless a CSV says it, stages_per_device.
 // REQUIRES: validate_config(config).empty()

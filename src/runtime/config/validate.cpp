@@ -240,6 +240,8 @@ Config resolve_config(const Config& config) {
   Config resolved = config;
   resolved.model.kv_heads = kv_heads_of(config.model);
   resolved.model.ffn_dim = ffn_dim_of(config.model);
+  if (config.model.norm_epsilon == 0)
+    resolved.model.norm_epsilon = config.model.shape == "bert" ? 1e-12 : 1e-5;
   if (config.model.positions == 0) resolved.model.positions = config.training.sequence_length;
   ParallelismConfig& parallelism = resolved.parallelism;
   parallelism.num_microbatches = microbatches_of(config);

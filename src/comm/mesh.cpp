@@ -1,0 +1,49 @@
+#include "comm/mesh.h"
+
+#include <map>
+#include <vector>
+
+#include "base/error.h"
+
+namespace sluice {
+
+MeshPlace place_of(int rank, const MeshShape& shape) {
+  return {.data = rank / shape.tensor / shape.pipeline,
+          .pipeline = rank / shape.tensor % shape.pipeline,
+          .tensor = rank % shape.tensor};
+}
+
+int rank_of(const MeshPlace& place, const MeshShape& shape) {
+  return (place.data * shape.pipeline + place.pipeline) * shape.tensor + place.tensor;
+}
+
+// One group for each value that `key` gives a place. Every rank makes all of them, in one order,
+// and keeps its own.
+template <typename Key>
+Mesh::Group Mesh::group_by(const Key& key) {
+  std::map<int, std::vector<int>> members;
+  for (int rank = 0; rank < world_.size(); ++rank)
+    members[key(place_of(rank, shape_))].push_back(rank);
+  if (members.size() == 1) return {nullptr, &world_};
+  Group mine;
+  for (const auto& [value, ranks] : members)
+    if (auto made = world_.group(ranks)) mine.own = std::move(made);
+  mine.use = mine.own.get();
+  return mine;
+}
+
+Mesh::Mesh(Communicator& world, const MeshShape& shape) : world_(world), shape_(shape) {
+  SLUICE_CHECK(world.size() == shape.size(), "{} ranks for a mesh of {}", world.size(),
+               shape.size());
+  place_ = place_of(world.rank(), shape);
+  const MeshShape& s = shape_;
+  pipeline_ = group_by([&](const MeshPlace& p) { return p.data * s.tensor + p.tensor; });
+  tensor_ = group_by([&](const MeshPlace& p) { return p.data * s.pipeline + p.pipeline; });
+  const auto column = [&](const MeshPlace& p) { return p.pipeline * s.tensor + p.tensor; };
+  data_ = group_by(column);
+  const int columns = s.pipeline * s.tensor;
+  shard_ = group_by([&](const MeshPlace& p) { return p.data / s.shard * columns + column(p); });
+  replica_ = group_by([&](const MeshPlace& p) { return p.data % s.shard * columns + column(p); });
+}
+
+}  // namespace sluice

@@ -1,0 +1,71 @@
+// The mesh: the ranks of a run laid out as data x pipeline x tensor, tensor ranks next to each
+// other and data ranks farthest apart:
+//
+//   rank = (data * pipeline_degree + pipeline) * tensor_degree + tensor
+//
+// The data axis is replicate x shard, shard ranks next to each other: optimizer states are divided
+// among the shard ranks and repeated on the replicate ranks.
+#pragma once
+
+#include <memory>
+
+#include "comm/communicator.h"
+
+namespace sluice {
+
+struct MeshShape {
+  int replicate = 1;
+  int shard = 1;
+  int pipeline = 1;
+  int tensor = 1;
+
+  int data() const { return replicate * shard; }
+  int size() const { return data() * pipeline * tensor; }
+  bool operator==(const MeshShape&) const = default;
+};
+
+// Where a rank stands; data = replicate * shard_degree + shard.
+struct MeshPlace {
+  int data = 0;
+  int pipeline = 0;
+  int tensor = 0;
+  bool operator==(const MeshPlace&) const = default;
+};
+MeshPlace place_of(int rank, const MeshShape& shape);
+int rank_of(const MeshPlace& place, const MeshShape& shape);
+
+// One rank's view: the groups of ranks that differ from it along one axis only, in the order of
+// that axis. A rank's number in a group is its index on the axis.
+class Mesh {
+ public:
+  // Every rank of the world calls it, at the start. The world outlives the mesh.
+  Mesh(Communicator& world, const MeshShape& shape);
+
+  const MeshShape& shape() const { return shape_; }
+  const MeshPlace& place() const { return place_; }
+  int shard() const { return place_.data % shape_.shard; }
+  int replica() const { return place_.data / shape_.shard; }
+
+  Communicator& world() const { return world_; }
+  Communicator& pipeline() const { return *pipeline_.use; }
+  Communicator& tensor() const { return *tensor_.use; }
+  Communicator& data() const { return *data_.use; }
+  Communicator& shard_group() const { return *shard_.use; }
+  Communicator& replica_group() const { return *replica_.use; }
+
+ private:
+  // The world itself where the axis is all there is.
+  struct Group {
+    std::unique_ptr<Communicator> own;
+    Communicator* use = nullptr;
+  };
+  template <typename Key>
+  Group group_by(const Key& key);
+
+  Communicator& world_;
+  MeshShape shape_;
+  MeshPlace place_;
+  Group pipeline_, tensor_, data_, shard_, replica_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,42 @@
+// What a rank has handed to other ranks, in elements, by what it was for. Formulas of each are in
+// docs/parallelism.md; tests hold the counts to them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace sluice {
+
+enum class TrafficClass {
+  tensor_layer,     // inside the layers, between tensor ranks
+  embedding,        // likewise in the embedding
+  loss,             // likewise in head and loss
+  boundary,         // activations and gradients between pipeline stages
+  boundary_gather,  // the parts of a boundary tensor, put together among tensor ranks
+  gradient,         // gradients between data ranks
+  parameter,        // updated weights between data ranks
+  norm              // gradients of weights that several tensor ranks hold, norms above all
+};
+inline constexpr int kNumTrafficClasses = 8;
+
+constexpr std::string_view traffic_name(TrafficClass traffic) {
+  constexpr std::string_view kNames[] = {"tensor-layer",    "embedding", "loss",      "boundary",
+                                         "boundary-gather", "gradient",  "parameter", "norm"};
+  return kNames[static_cast<std::size_t>(traffic)];
+}
+
+class Traffic {
+ public:
+  void add(TrafficClass traffic, std::int64_t elements) {
+    elements_[static_cast<std::size_t>(traffic)] += elements;
+  }
+  std::int64_t of(TrafficClass traffic) const {
+    return elements_[static_cast<std::size_t>(traffic)];
+  }
+
+ private:
+  std::array<std::int64_t, kNumTrafficClasses> elements_{};
+};
+
+}  // namespace sluice

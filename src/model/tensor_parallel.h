@@ -1,0 +1,73 @@
+// How the tensor ranks of a stage share its layers. The columns of a product's input or output are
+// divided: heads in attention, the hidden width in the MLP, words in embedding and head. Between
+// the products every rank works on all tokens, or, with sequence-parallel norms, on its share of
+// them.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/tensors/group.h"
+#include "cost/model_shape.h"
+#include "model/functions.h"
+#include "model/parameter.h"
+
+namespace sluice {
+
+class TensorParallel {
+ public:
+  // A rank on its own.
+  TensorParallel() = default;
+  // The group outlives it.
+  TensorParallel(TensorGroup& group, bool sequence_norms)
+      : group_(&group), sequence_norms_(sequence_norms && group.size() > 1) {}
+
+  int size() const { return group_ ? group_->size() : 1; }
+  int rank() const { return group_ ? group_->rank() : 0; }
+  bool sequence_norms() const { return sequence_norms_; }
+
+  // This rank's part of a weight that is divided by rows or by columns, and of its bias, if any.
+  LinearPart rows(std::string name, std::int64_t out, std::int64_t in, bool bias) const;
+  LinearPart columns(std::string name, std::int64_t out, std::int64_t in, bool bias) const;
+  // Rows of heads, of which there may be fewer than ranks: then neighbours hold the same one.
+  LinearPart heads(std::string name, std::int64_t heads, std::int64_t head_dim, std::int64_t in,
+                   bool bias) const;
+  // What every rank holds: it works on the same values everywhere, or, `of_tokens`, between the
+  // products.
+  Shard shared(std::vector<std::int64_t> shape, bool of_tokens) const;
+
+  // Of `tokens` tokens, those that this rank has between the products.
+  RowRange own_tokens(std::int64_t tokens) const {
+    return sequence_norms_ ? group_->own_rows(tokens) : RowRange{0, tokens};
+  }
+  // What stands between the products -> all tokens, for a product's input.
+  PendingTensor begin_gather(const at::Tensor& x, std::int64_t tokens, TrafficClass traffic,
+                             std::string_view label) const;
+  at::Tensor gather(const at::Tensor& x, std::int64_t tokens, TrafficClass traffic,
+                    std::string_view label) const {
+    return begin_gather(x, tokens, traffic, label).finish();
+  }
+  // Each rank's addend to a product's output (all tokens) -> their sum, as it stands between the
+  // products.
+  PendingTensor begin_sum(const at::Tensor& addend, TrafficClass traffic,
+                          std::string_view label) const;
+  at::Tensor sum(const at::Tensor& addend, TrafficClass traffic, std::string_view label) const {
+    return begin_sum(addend, traffic, label).finish();
+  }
+  // Every rank's (n, ...), stacked: (size, n, ...).
+  at::Tensor stack(const at::Tensor& mine, TrafficClass traffic, std::string_view label) const;
+
+ private:
+  TensorGroup* group_ = nullptr;
+  bool sequence_norms_ = false;
+};
+
+// Adds up the gradients of weights that several tensor ranks hold and see in part. Every tensor
+// rank of the stage calls it, once all weight gradients are there.
+void sum_shared_gradients(const std::vector<Parameter*>& parameters, TensorGroup& group);
+
+}  // namespace sluice
