@@ -178,6 +178,8 @@ StepResult Trainer::step(std::int64_t number) {
   if (options_.shape.tied_embeddings)
     std::erase_if(counted, [](const Weight& weight) { return weight.name == "head.weight"; });
   std::erase_if(counted, [&](const Weight& weight) { return !weight.counted; });
+  for (Weight& weight : counted)
+    weight.name += fmt::format("#{}", mesh_.place().tensor);
   const StepTotals totals = total(block_sums(counted), loss, mesh_.world());
   result.loss = totals.loss;
   result.gradient_norm = totals.gradient_norm;

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "cost/parameters.h"
 #include "model/reference.h"
+#include "support/gradients.h"
 
 namespace sluice {
 namespace {
@@ -99,23 +100,6 @@ Outcome run_step(const ModelShape& shape, const std::vector<Microbatch>& batches
   return outcome;
 }
 
-void expect_close(const std::map<std::string, at::Tensor>& actual,
-                  const std::map<std::string, at::Tensor>& expected, double tolerance,
-                  const ModelShape& shape) {
-  ASSERT_EQ(actual.size(), expected.size());
-  for (const auto& [name, wanted] : expected) {
-    const at::Tensor error = actual.at(name) - wanted;
-    // The gradient of a key bias is zero in exact arithmetic: it is judged by the value's.
-    const auto key = name.find(".k.bias");
-    const at::Tensor measure =
-        key == name.npos ? wanted : expected.at(name.substr(0, key) + ".v.bias");
-    const double norm = measure.norm().item<double>();
-    EXPECT_LE(error.norm().item<double>(), tolerance * norm + 1e-12)
-        << name << " of norm " << norm << ", dim " << shape.dim;
-    EXPECT_GT(norm, 0) << name;
-  }
-}
-
 class Families : public testing::TestWithParam<ModelFamily> {};
 
 std::vector<SliceBounds> cuts(ModelFamily family) {
@@ -138,7 +122,7 @@ TEST_P(Families, GradientsEqualAutograd) {
         const test::ReferenceResult reference =
             test::reference_step(shape, weights, batches, 1.0 / 60);
         EXPECT_NEAR(ours.loss, reference.loss, 1e-6 * reference.loss);
-        expect_close(ours.gradients, reference.gradients, 1e-5, shape);
+        test::expect_close_gradients(ours.gradients, reference.gradients, 1e-5);
       }
 }
 
@@ -152,7 +136,7 @@ TEST(Stage, ADocumentMayStartWithASlice) {
     const Outcome ours = run_step(shape, {batch}, {.bounds = {0, 8, 16}}, &weights);
     const auto reference = test::reference_step(shape, weights, {batch}, 1.0 / 60);
     EXPECT_NEAR(ours.loss, reference.loss, 1e-6 * reference.loss);
-    expect_close(ours.gradients, reference.gradients, 1e-5, shape);
+    test::expect_close_gradients(ours.gradients, reference.gradients, 1e-5);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <mutex>
 
 #include "comm/threads/threads.h"
@@ -10,6 +11,23 @@
 #include "schedule/validate.h"
 
 namespace sluice::test {
+namespace {
+
+// What a rank holds of a tensor, into its place of the whole one.
+void put_together(const Parameter& parameter, const at::Tensor& held,
+                  std::map<std::string, at::Tensor>& wholes) {
+  const Shard& shard = parameter.shard;
+  at::Tensor& whole = wholes[parameter.name];
+  if (!whole.defined())
+    whole =
+        at::full(held.dim() > 0 ? shard.whole : std::vector<std::int64_t>{}, NAN, held.options());
+  if (held.dim() == 0)
+    whole.copy_(held);
+  else
+    whole.slice(shard.dim, shard.range.begin, shard.range.end).copy_(held);
+}
+
+}  // namespace
 
 ModelShape shape_of(ModelFamily family, bool tied) {
   ModelShape shape;
@@ -64,10 +82,15 @@ Trained train(const Case& c, const ModelShape& shape, const TrainOptions& run) {
   options.warmup_steps = 2;
   options.num_steps = 10;
   options.max_norm = 0.5;
+  options.mesh = run.mesh;
+  options.sequence_parallel_norms = run.sequence_norms;
+  options.scatter_gather = run.scatter;
+  const int num_ranks = mesh_of(options, schedule).size();
   Trained trained;
-  trained.peaks.resize(static_cast<std::size_t>(c.devices));
+  trained.peaks.resize(static_cast<std::size_t>(num_ranks));
+  trained.traffic.resize(static_cast<std::size_t>(num_ranks));
   std::mutex mutex;
-  run_threads(c.devices, {}, [&](Communicator& world) {
+  run_threads(num_ranks, {}, [&](Communicator& world) {
     at::set_num_threads(1);
     Trainer trainer(options, schedule, data, world);
     for (int n = 1; n <= run.steps; ++n) {
@@ -80,11 +103,12 @@ Trained train(const Case& c, const ModelShape& shape, const TrainOptions& run) {
       }
       if (n == 1)
         for (const Parameter* parameter : trainer.parameters())
-          trained.first_gradients[parameter->name] = parameter->gradient.clone();
+          put_together(*parameter, parameter->gradient, trained.first_gradients);
     }
     const std::lock_guard lock(mutex);
+    trained.traffic[static_cast<std::size_t>(world.rank())] = trainer.traffic();
     for (const Parameter* parameter : trainer.parameters())
-      trained.weights[parameter->name] = parameter->value.clone();
+      put_together(*parameter, parameter->value, trained.weights);
     for (const Optimizer::State& state : trainer.optimizer().states())
       trained.states[state.name] = state.tensor.clone();
   });
@@ -97,13 +121,6 @@ void expect_equal_bits(const Trained& a, const Trained& b) {
   ASSERT_EQ(a.weights.size(), b.weights.size());
   for (const auto& [name, weight] : a.weights)
     EXPECT_TRUE(at::equal(weight, b.weights.at(name))) << name;
-}
-
-void expect_close_gradients(const Trained& a, const Trained& b, double tolerance) {
-  for (const auto& [name, gradient] : b.first_gradients)
-    EXPECT_LE((a.first_gradients.at(name) - gradient).norm().item<double>(),
-              tolerance * gradient.norm().item<double>())
-        << name;
 }
 
 }  // namespace sluice::test

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/trainer.h"
+#include "support/gradients.h"
 
 namespace sluice::test {
 
@@ -35,6 +36,9 @@ struct TrainOptions {
   std::int64_t global_batch_size = 16;
   std::shared_ptr<const TokenSource> source = tokens();
   DatasetOptions data = {.sequence_length = 16, .vocab_size = 64, .seed = 3};
+  MeshShape mesh = {};  // its pipeline is the schedule's
+  bool sequence_norms = false;
+  bool scatter = true;
 };
 
 struct Trained {
@@ -43,6 +47,7 @@ struct Trained {
   std::map<std::string, at::Tensor> first_gradients;
   std::map<std::string, at::Tensor> states;  // the optimizer's
   std::vector<std::int64_t> peaks;           // per rank
+  std::vector<Traffic> traffic;              // likewise
 };
 
 // Ranks are threads of one core each.
@@ -50,6 +55,5 @@ Trained train(const Case& c, const ModelShape& shape, const TrainOptions& option
 
 void expect_equal_bits(const Trained& a, const Trained& b);
 // Every gradient of the first step, in norm.
-void expect_close_gradients(const Trained& a, const Trained& b, double tolerance);
 
 }  // namespace sluice::test
