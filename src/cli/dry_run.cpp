@@ -36,8 +36,28 @@ std::string mebibytes(double bytes) { return fmt::format("{:.2f}", bytes / (1 <<
 std::int64_t sum(const std::vector<RankMemory>& ranks, const Class& c) {
   std::int64_t total = 0;
   for (const RankMemory& rank : ranks)
-    total += c.bytes(rank);
+    total += c.bytes(rank) * static_cast<std::int64_t>(rank.ranks.size());
   return total;
+}
+
+// " (2 data x 4 pipeline x 2 tensor)"; nothing where there is but a pipeline.
+std::string mesh_text(const MeshShape& mesh) {
+  if (mesh.data() * mesh.tensor == 1) return "";
+  return fmt::format(" ({} data x {} pipeline x {} tensor)", mesh.data(), mesh.pipeline,
+                     mesh.tensor);
+}
+
+// 0-3,8: numbers in ascending order.
+std::string number_ranges(const std::vector<int>& numbers) {
+  std::string out;
+  for (std::size_t i = 0, end = 0; i < numbers.size(); i = end) {
+    for (end = i + 1; end < numbers.size() && numbers[end] == numbers[end - 1] + 1;)
+      ++end;
+    if (!out.empty()) out += ',';
+    out += fmt::format("{}", numbers[i]);
+    if (end > i + 1) out += fmt::format("-{}", numbers[end - 1]);
+  }
+  return out;
 }
 
 // Of this machine, or what a container leaves of it.
@@ -52,7 +72,7 @@ std::int64_t machine_bytes() {
 std::int64_t needed_bytes(const RunSetup& setup, const std::vector<RankMemory>& ranks) {
   std::int64_t all = 0, largest = 0;
   for (const RankMemory& rank : ranks) {
-    all += rank.total();
+    all += rank.total() * static_cast<std::int64_t>(rank.ranks.size());
     largest = std::max(largest, rank.total());
   }
   return setup.config.comm.backend == "threads" ? all : largest;
@@ -101,10 +121,13 @@ std::vector<RankMemory> memory_by_rank(const RunSetup& setup) {
   for (int slice = 0; slice < schedule.num_slices; ++slice)
     slice_bytes.push_back(boundary_bytes(model, slice_tokens(model, schedule, slice)));
   const std::vector<std::int64_t> buffers = peak_buffer_bytes(schedule, slice_bytes);
+  const MeshShape mesh = mesh_of(options, schedule);
   const bool adamw = options.optimizer.kind == OptimizerKind::adamw;
   std::vector<RankMemory> ranks(static_cast<std::size_t>(schedule.num_devices()));
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     RankMemory& rank = ranks[r];
+    for (int other = 0; other < mesh.size(); ++other)
+      if (place_of(other, mesh).pipeline == static_cast<int>(r)) rank.ranks.push_back(other);
     // With two pipes a device may hold both copies of a stage: they share one.
     const auto& placed = schedule.placement.stages_of(static_cast<int>(r));
     const std::set<int> stages(placed.begin(), placed.end());
@@ -132,7 +155,7 @@ std::string dry_run_text(const RunSetup& setup) {
   table.left_align(1);
   table.left_align(2);
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    std::vector<std::string> row = {fmt::format("{}", r),
+    std::vector<std::string> row = {number_ranges(ranks[r].ranks),
                                     fmt::format("{}", fmt::join(ranks[r].stages, ",")),
                                     fmt::format("{}", fmt::join(ranks[r].layers, ","))};
     for (const Class& c : kClasses)
@@ -143,10 +166,11 @@ std::string dry_run_text(const RunSetup& setup) {
   for (const Class& c : kClasses)
     row.push_back(mebibytes(static_cast<double>(sum(ranks, c))));
   table.add(row);
-  std::string out = fmt::format(
-      "{} on {} ranks, {} microbatches of {} sequences; MiB per rank:\n{}", schedule.name,
-      schedule.num_devices(), schedule.num_microbatches,
-      setup.config.training.global_batch_size / schedule.num_microbatches, table.text());
+  const MeshShape mesh = mesh_of(setup.options, schedule);
+  std::string out =
+      fmt::format("{} on {} ranks{}, {} microbatches of {} sequences; MiB per rank:\n{}",
+                  schedule.name, mesh.size(), mesh_text(mesh), schedule.num_microbatches,
+                  staged_model(setup.options, schedule).sequences, table.text());
   for (const std::string& remark : remarks(setup, ranks))
     out += remark + "\n";
   return out;
@@ -156,7 +180,10 @@ std::string dry_run_json(const RunSetup& setup) {
   const std::vector<RankMemory> ranks = memory_by_rank(setup);
   Json rows = Json::array(), totals;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    Json row = {{"rank", r}, {"stages", ranks[r].stages}, {"layers", ranks[r].layers}};
+    Json row = {{"rank", ranks[r].ranks.front()},
+                {"ranks", ranks[r].ranks},
+                {"stages", ranks[r].stages},
+                {"layers", ranks[r].layers}};
     for (const Class& c : kClasses)
       row[c.name] = c.bytes(ranks[r]);
     rows.push_back(row);

@@ -9,8 +9,10 @@
 
 namespace sluice::cli {
 
-// Bytes of one rank, by class.
+// Bytes of one rank, by class; of several the same, or the most that one of them has: all that
+// stand at one place of the pipeline.
 struct RankMemory {
+  std::vector<int> ranks;
   std::vector<int> stages;
   std::vector<std::int64_t> layers;  // of each of its stages
   std::int64_t weights = 0, gradients = 0, optimizer = 0;
@@ -22,6 +24,7 @@ struct RankMemory {
     return weights + gradients + optimizer + stash + buffers + workspace;
   }
 };
+// By device of the pipeline.
 std::vector<RankMemory> memory_by_rank(const RunSetup& setup);
 
 // As a table in MiB with remarks under it, or as a JSON object.

@@ -91,8 +91,12 @@ ExitCode run(const Flags& flags) {
                            .on_step = {},
                            .on_note = {},
                            .on_sample = {}};
-  for (const DeviceResult& device : predicted.devices)
-    training_run.predicted_peak_bytes.push_back(static_cast<std::int64_t>(device.peak_bytes));
+  const MeshShape mesh = mesh_of(options, schedule);
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    const auto device = static_cast<std::size_t>(place_of(rank, mesh).pipeline);
+    training_run.predicted_peak_bytes.push_back(
+        static_cast<std::int64_t>(predicted.devices[device].peak_bytes));
+  }
   training_run.stop = &stop_requested;
   Progress progress(config, options.shape);
   training_run.on_step = [&](const StepMetrics& metrics) { progress.step(metrics); };
@@ -100,18 +104,17 @@ ExitCode run(const Flags& flags) {
   training_run.on_sample = [](const std::string& text) { fmt::print("{}\n", text); };
 
   std::atomic<bool> stopped = false;
-  const ExitCode code = run_ranks(
-      config.comm, mesh_of(setup.options, schedule).size(), report_error, [&](Communicator& world) {
-        TrainingRun mine = training_run;
-        mine.threads_per_rank = threads_per_rank(world);
-        if (world.rank() == 0)
-          progress.note(fmt::format("{} on {} ranks of {} threads each, {} training samples",
-                                    schedule.name, world.size(), mine.threads_per_rank,
-                                    data.training.num_samples()));
-        RunEnd end = run_training(mine, world);
-        if (end.stopped) stopped = true;
-        if (world.rank() == 0) report_step(flags, schedule, std::move(end), progress);
-      });
+  const ExitCode code = run_ranks(config.comm, mesh.size(), report_error, [&](Communicator& world) {
+    TrainingRun mine = training_run;
+    mine.threads_per_rank = threads_per_rank(world);
+    if (world.rank() == 0)
+      progress.note(fmt::format("{} on {} ranks of {} threads each, {} training samples",
+                                schedule.name, world.size(), mine.threads_per_rank,
+                                data.training.num_samples()));
+    RunEnd end = run_training(mine, world);
+    if (end.stopped) stopped = true;
+    if (world.rank() == 0) report_step(flags, schedule, std::move(end), progress);
+  });
   return code == ExitCode::ok && stopped ? ExitCode::terminated : code;
 }
 

@@ -19,6 +19,7 @@ std::int64_t norm_backward(const ModelShape& shape, std::int64_t element_bytes) 
 
 OpWorkspace block_workspace(const StashQuery& q) {
   const ModelShape& s = q.shape;
+  const LocalShape local = local_shape(s, q.tensor);
   const std::int64_t e = q.element_bytes;
   const bool llama = s.family == ModelFamily::llama;
   const bool narrow = e < kFloat;
@@ -26,28 +27,37 @@ OpWorkspace block_workspace(const StashQuery& q) {
   all.level = RecomputeLevel::none;
   const std::int64_t whole = block_stash(all).after_f;  // everything that the forward computes
   const StashBytes kept = block_stash(q);
+  // Tensor ranks exchange: a product's input or output of all tokens, and the parts of a sum.
+  const std::int64_t shared = q.tensor > 1 ? (q.tokens + q.own_tokens()) * s.dim * e : 0;
   OpWorkspace bytes;
   // What the level does not keep, and a decoder's MLP output before it is added.
-  bytes.f = whole - kept.after_f + (s.encoder() ? 0 : s.dim * e * q.tokens);
+  bytes.f = whole - kept.after_f + (s.encoder() ? 0 : s.dim * e * q.own_tokens()) + shared;
   // The forward once more, and then the largest of four moments. In the activation's backward:
-  const std::int64_t activation = (s.ffn_dim * (llama ? 2 : 1) + s.up_dim()) * e;
+  const std::int64_t activation = (local.ffn_dim * (llama ? 2 : 1) + local.up_columns) * e;
   // From then on there are the gradients of activation and up projection, of its input, of a norm
   // and of the sum after attention. In attention, besides: its output and that's gradient by heads
   // and as it came, the gradients of q, k and v and the parts they are added up from; and keys and
   // values for each head that shares them, or later one narrow part made wide;
-  const std::int64_t always = (s.ffn_dim + s.up_dim() + 3 * s.dim) * e;
+  const std::int64_t always = (local.ffn_dim + local.up_columns) * e;
+  const std::int64_t q_dim = local.q_dim();
   const std::int64_t copies =
-      std::max(s.kv_dim() < s.dim ? 2 * s.dim * e : 0, narrow ? s.dim * kFloat : 0);
+      std::max(local.kv_dim() < q_dim ? 2 * q_dim * e : 0, narrow ? q_dim * kFloat : 0);
   const std::int64_t attention =
-      always + 3 * s.dim * e + (s.dim + 2 * s.kv_dim()) * kFloat + 3 * s.dim * e + copies;
+      always + 3 * q_dim * e + (q_dim + 2 * local.kv_dim()) * kFloat + 3 * q_dim * e + copies;
   // when they are joined;
-  const std::int64_t joining = always + 2 * s.dim * e + 3 * s.qkv_dim() * e;
+  const std::int64_t joining = always + 2 * q_dim * e + 3 * local.qkv_dim() * e;
   // and in the first norm's backward.
-  const std::int64_t norming = always + s.qkv_dim() * e + s.dim * e + norm_backward(s, e);
-  bytes.i = whole + std::max({activation, attention, joining, norming}) * q.tokens -
+  const std::int64_t norming = always + local.qkv_dim() * e;
+  const std::int64_t own_norming = (s.dim * e + norm_backward(s, e)) * q.own_tokens();
+  const std::int64_t between = 3 * s.dim * e * q.own_tokens();
+  bytes.i = whole + shared +
+            std::max({activation * q.tokens, std::max(attention, joining) * q.tokens + between,
+                      norming * q.tokens + own_norming + between}) -
             std::max(kept.after_f, kept.after_i);
   // Products of narrow types are made in fp32.
-  if (narrow) bytes.w = (s.up_dim() + s.dim) * kFloat * q.tokens;
+  if (narrow) bytes.w = (local.up_columns + s.dim) * kFloat * q.tokens;
+  // Inputs and output gradients of four products, put together.
+  if (q.sequence_norms) bytes.w += 4 * s.dim * e * q.tokens;
   return bytes;
 }
 
@@ -57,6 +67,8 @@ OpWorkspace embedding_workspace(const StashQuery& q) {
   if (q.shape.has_biases()) bytes.f = unit * q.element_bytes;  // positions
   if (q.shape.encoder()) bytes.i = 2 * unit * q.element_bytes;
   if (q.element_bytes < kFloat) bytes.w = unit * kFloat;
+  if (q.tensor > 1) bytes.f += 2 * unit * q.element_bytes;  // the lookup, and the parts of its sum
+  if (q.sequence_norms) bytes.w += unit * q.element_bytes;  // the gradient put together
   return bytes;
 }
 
@@ -65,15 +77,18 @@ OpWorkspace head_workspace(const StashQuery& q) {
   const std::int64_t e = q.element_bytes;
   const bool narrow = e < kFloat;
   const std::int64_t chunk = std::min(q.tokens, kHeadChunk);
-  const std::int64_t logits = 2 * chunk * s.vocab_size * kFloat;  // with their gradient
+  const std::int64_t words = s.vocab_size / q.tensor;
+  const std::int64_t logits = 2 * chunk * words * kFloat;  // with their gradient
   const std::int64_t wide = narrow ? chunk * s.dim * kFloat : 0;
-  const std::int64_t product =
-      logits + (narrow ? chunk * s.vocab_size * e : 0) + chunk * s.dim * e + wide;
+  const std::int64_t product = logits + (narrow ? chunk * words * e : 0) + chunk * s.dim * e + wide;
   OpWorkspace bytes;
   const std::int64_t unit = q.tokens * s.dim;
   const std::int64_t backward = s.encoder() ? 3 * unit * e : q.tokens * norm_backward(s, e);
   bytes.f = unit * e + std::max(product, backward);
   bytes.w = std::max(logits + wide, s.encoder() && narrow ? 2 * unit * kFloat : 0);
+  if (q.tensor > 1) bytes.f += unit * e;      // the gradient's parts
+  if (q.sequence_norms) bytes.f += unit * e;  // the input put together
+  if (q.sequence_norms) bytes.w += unit * e;
   return bytes;
 }
 
@@ -91,7 +106,7 @@ std::int64_t workspace_bytes(const StagedModel& model, const Schedule& schedule,
     }
     // The update works through the weights one by one: the scaled gradient, AdamW's denominator.
     for (const ParameterShape& parameter : stage_parameters(model.shape, layers))
-      most = std::max(most, 2 * kFloat * parameter.count());
+      most = std::max(most, 2 * kFloat * parameter.shard_count(model.tensor, model.shard));
   }
   return most;
 }

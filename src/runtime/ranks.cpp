@@ -57,8 +57,8 @@ ExitCode run_ranks(const CommConfig& comm, int num_ranks, const Report& report,
   const auto checked = [&](Communicator& world) {
     if (world.size() != num_ranks)
       throw user_error(
-          "comm.backend is mpi with {} processes, and the configuration is for {} ranks: start {} "
-          "(mpirun -n {}), or change parallelism.pipeline_parallel_degree",
+          "comm.backend is mpi with {} processes, and the mesh (data x pipeline x tensor) has {} "
+          "ranks: start {} (mpirun -n {}), or change the parallelism degrees",
           world.size(), num_ranks, num_ranks, num_ranks);
     body(world);
   };

@@ -140,10 +140,11 @@ RunEnd run_training(const TrainingRun& run, Communicator& world) {
       break;
     }
   }
-  end.devices = gather_timelines(last, world);
+  // The pipeline of rank 0 stands for the others, which do the same.
+  end.devices = gather_timelines(last, trainer.mesh().pipeline());
   if (end.last_step >= first) {
     end.costs = byte_costs(staged_model(run.options, run.lowered), run.lowered);
-    timings.gather_into(*end.costs, world);
+    timings.gather_into(*end.costs, trainer.mesh().pipeline());
   }
   const std::string checkpoint = config.checkpoint.folder + "/" + step_folder_name(end.last_step);
   if (leads && !end.stopped && !config.generate.prompt.empty() && is_there(checkpoint))

@@ -207,7 +207,7 @@ TEST_F(TrainOverMpi, AMistakeOfAllIsToldOnce) {
     EXPECT_NE(ran.err.find(word), std::string::npos) << ran.err;
     EXPECT_EQ(ran.out, "");
   };
-  expect(mpi("", 3), 2, "with 3 processes, and the configuration is for 2 ranks");
+  expect(mpi("", 3), 2, "with 3 processes, and the mesh (data x pipeline x tensor) has 2 ranks");
   expect(mpi("--model.layrs=4"), 2, "model.layers");
   expect(mpi("--data.path=nowhere.txt"), 3, "nowhere.txt");
   expect(shell(fmt::format("{} '{}' train run.toml", mpirun(2), SLUICE_ENGINE_BINARY)), 2,

@@ -1,6 +1,7 @@
 // What the table cannot say: values that must fit together.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <optional>
@@ -24,14 +25,31 @@ int ffn_dim_of(const ModelConfig& model) {
   return (two_thirds + 255) / 256 * 256;
 }
 
+int data_ranks_of(const Config& config) {
+  return config.parallelism.data_parallel_replicate_degree *
+         config.parallelism.data_parallel_shard_degree;
+}
+
+// Of one pipeline.
 int microbatches_of(const Config& config) {
   const int given = config.parallelism.num_microbatches;
-  return given ? given : config.training.global_batch_size;
+  return given ? given : std::max(config.training.global_batch_size / data_ranks_of(config), 1);
 }
 
 int slices_of(const ParallelismConfig& parallelism) {
   return parallelism.slice_sizes.empty() ? parallelism.slices
                                          : static_cast<int>(parallelism.slice_sizes.size());
+}
+
+// Equal ones where none are given, the first ones one token longer where the length does not
+// divide.
+std::vector<int> slice_sizes_of(const Config& config) {
+  if (!config.parallelism.slice_sizes.empty()) return config.parallelism.slice_sizes;
+  const int length = config.training.sequence_length, slices = slices_of(config.parallelism);
+  std::vector<int> sizes;
+  for (int slice = 0; slice < slices; ++slice)
+    sizes.push_back(length / slices + (slice < length % slices ? 1 : 0));
+  return sizes;
 }
 
 std::int64_t sum(const std::vector<int>& list) {
@@ -81,6 +99,42 @@ void check_model(const Config& config, Problems& problems) {
         "model.vocab_size is {}: data.format {} gives bytes, which need {} tokens (256, the end of "
         "a document{}); use {}",
         model.vocab_size, config.data.format, tokens, masks ? ", the mask" : "", tokens);
+}
+
+// What tensor ranks divide must divide.
+void check_tensor_ranks(const Config& config, Problems& problems) {
+  const int ranks = config.parallelism.tensor_parallel_degree;
+  const ModelConfig& model = config.model;
+  const int kv_heads = kv_heads_of(model);
+  struct Divided {
+    const char* key;
+    int value;
+  };
+  for (const auto& [key, value] :
+       {Divided{"model.heads", model.heads}, Divided{"model.ffn_dim", ffn_dim_of(model)},
+        Divided{"model.vocab_size", model.vocab_size}})
+    if (value % ranks != 0)
+      problems.add(
+          "{} is {}: does not divide among parallelism.tensor_parallel_degree {} ranks; change one "
+          "of them",
+          key, value, ranks);
+  if (kv_heads % ranks != 0 && ranks % kv_heads != 0)
+    problems.add(
+        "model.kv_heads is {}: neither a multiple nor a divisor of "
+        "parallelism.tensor_parallel_degree {}; change one of them",
+        kv_heads, ranks);
+  if (!config.parallelism.sequence_parallel_norms || ranks == 1) return;
+  const int sequences = config.training.global_batch_size / data_ranks_of(config) /
+                        std::max(microbatches_of(config), 1);
+  for (const int tokens : slice_sizes_of(config))
+    if (sequences * tokens % ranks != 0) {
+      problems.add(
+          "parallelism.sequence_parallel_norms is true: a microbatch of {} sequences in slices of "
+          "{} tokens does not divide among {} tensor ranks; change training.sequence_length or "
+          "parallelism.slice_sizes",
+          sequences, tokens, ranks);
+      break;
+    }
 }
 
 void check_training(const Config& config, Problems& problems) {
@@ -229,6 +283,7 @@ void check_generate(const Config& config, Problems& problems) {
 std::vector<std::string> validate_config(const Config& config) {
   Problems problems;
   check_model(config, problems);
+  check_tensor_ranks(config, problems);
   check_training(config, problems);
   check_slices(config, problems);
   check_schedule(config, problems);
@@ -246,12 +301,7 @@ Config resolve_config(const Config& config) {
   ParallelismConfig& parallelism = resolved.parallelism;
   parallelism.num_microbatches = microbatches_of(config);
   parallelism.slices = slices_of(config.parallelism);
-  if (parallelism.slices > 1 && parallelism.slice_sizes.empty()) {
-    const int length = config.training.sequence_length;
-    for (int slice = 0; slice < parallelism.slices; ++slice)
-      parallelism.slice_sizes.push_back(length / parallelism.slices +
-                                        (slice < length % parallelism.slices ? 1 : 0));
-  }
+  if (parallelism.slices > 1) parallelism.slice_sizes = slice_sizes_of(config);
   if (parallelism.pipeline_parallel_schedule_csv.empty() && parallelism.stages_per_device == 0)
     parallelism.stages_per_device =
         find_generator(parallelism.pipeline_parallel_schedule).knobs.default_stages_per_device;
