@@ -60,6 +60,7 @@ std::vector<double> per_slice(const Json& value, const std::string& where) {
 
 struct StageEntry {
   bool split = true;  // I and W are known apart
+  double reduce = 0;
   std::vector<double> f, i, w, b, after_f, after_i, kv, kv_gradient, sent_forward, sent_backward;
 };
 
@@ -77,7 +78,7 @@ std::vector<double> shared(const Json& stage, const char* key, const std::string
 StageEntry parse_stage(const Json& stage, const std::string& where) {
   check_keys(stage, where,
              {"F", "I", "W", "B", "after_F", "after_I", "sent_forward", "sent_backward", "kv_bytes",
-              "kv_gradient_bytes"});
+              "kv_gradient_bytes", "reduce_bytes"});
   StageEntry entry;
   const auto required = [&](const char* key) {
     if (!stage.contains(key)) throw user_error("costs: {} has no '{}'", where, key);
@@ -107,6 +108,8 @@ StageEntry parse_stage(const Json& stage, const std::string& where) {
   entry.kv_gradient = shared(stage, "kv_gradient_bytes", where, slices);
   entry.sent_forward = shared(stage, "sent_forward", where, slices);
   entry.sent_backward = shared(stage, "sent_backward", where, slices);
+  if (stage.contains("reduce_bytes"))
+    entry.reduce = amount(stage["reduce_bytes"], where + ".reduce_bytes");
   for (const auto* list : {&entry.i, &entry.w, &entry.b, &entry.after_f, &entry.after_i, &entry.kv,
                            &entry.kv_gradient, &entry.sent_forward, &entry.sent_backward})
     if (list->size() != slices)
@@ -134,7 +137,8 @@ Json parse_file(std::string_view text) {
   } catch (const UserError& error) {
     throw user_error("costs: {}", error.what());
   }
-  check_keys(json, "the file", {"schema", "stages", "links", "default_link", "overlap"});
+  check_keys(json, "the file",
+             {"schema", "stages", "links", "default_link", "data_link", "overlap"});
   if (!json.contains("schema") || json["schema"] != 1)
     throw user_error("costs: schema is {}: this version reads schema 1",
                      json.contains("schema") ? shown(json["schema"]) : "missing");
@@ -183,9 +187,14 @@ Costs costs_from_json(std::string_view text, const Schedule& schedule) {
   }
   Costs costs(schedule.num_stages(), schedule.num_slices, std::move(table));
   costs.measured = true;
-  if (json.contains("default_link")) {
-    check_keys(json["default_link"], "default_link", {"latency_s", "bytes_per_s"});
-    costs.default_link = parse_link(json["default_link"], "default_link");
+  if (std::any_of(stages.begin(), stages.end(), [](const auto& e) { return e.reduce > 0; }))
+    for (const StageEntry& e : stages)
+      costs.reduce.push_back(e.reduce);
+  for (const auto& [key, link] :
+       {std::pair{"default_link", &costs.default_link}, std::pair{"data_link", &costs.data_link}}) {
+    if (!json.contains(key)) continue;
+    check_keys(json[key], key, {"latency_s", "bytes_per_s"});
+    *link = parse_link(json[key], key);
   }
   if (json.contains("links")) {
     if (!json["links"].is_array()) throw user_error("costs: links needs a list");
@@ -235,6 +244,8 @@ std::string costs_to_json(const Costs& costs) {
         values.push_back(number(costs.at(stage, slice).*field));
       lists.push_back(fmt::format("\"{}\": [{}]", key, join(values, ", ")));
     }
+    if (!costs.reduce.empty())
+      lists.push_back(fmt::format("\"reduce_bytes\": {}", number(costs.reduce_bytes(stage))));
     stages.push_back(fmt::format("    {{\n      {}\n    }}", join(lists, ",\n      ")));
   }
   const auto fields = [](const Link& link) {
@@ -248,9 +259,12 @@ std::string costs_to_json(const Costs& costs) {
         fmt::format("    {{\"from\": {}, \"to\": {}, {}}}", pair.first, pair.second, fields(link)));
   return fmt::format(
       "{{\n  \"schema\": 1,\n  \"stages\": [\n{}\n  ],\n  \"links\": [{}{}{}],\n"
-      "  \"default_link\": {{{}}},\n  \"overlap\": {}\n}}\n",
+      "  \"default_link\": {{{}}},\n{}  \"overlap\": {}\n}}\n",
       join(stages, ",\n"), links.empty() ? "" : "\n", join(links, ",\n"),
-      links.empty() ? "" : "\n  ", fields(costs.default_link), number(costs.overlap));
+      links.empty() ? "" : "\n  ", fields(costs.default_link),
+      costs.reduce.empty() ? ""
+                           : fmt::format("  \"data_link\": {{{}}},\n", fields(costs.data_link)),
+      number(costs.overlap));
 }
 
 SearchTimes search_times_from_json(std::string_view text) {
