@@ -68,6 +68,7 @@ class Costs {
   Link data_link;              // of every device to its data-parallel copies
   // Of a group run as one: the share of its shorter ops that hides behind the longest. 0: serial.
   double overlap = 0;
+  std::vector<std::int64_t> layers;  // of each stage, where a profile says it; else empty
   bool measured = false;  // seconds and bytes; otherwise abstract units and stage-activations
 
  private:
@@ -82,6 +83,8 @@ Costs unit_costs(const Schedule& schedule, const OpTimes& times, double comm, do
 
 // A costs file (docs/costs-format.md) for this schedule. Throws UserError naming the entry.
 Costs costs_from_json(std::string_view json, const Schedule& schedule);
+// The same, whatever the schedule: without the links between devices.
+Costs stage_costs_from_json(std::string_view json);
 // The same as a file. REQUIRES: measured.
 std::string costs_to_json(const Costs& costs);
 
