@@ -20,5 +20,6 @@ void add_train(CLI::App& app, ExitCode& exit_code);
 void add_generate(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_profile(CLI::App& app, ExitCode& exit_code);
+void add_partition(CLI::App& app);
 
 }  // namespace sluice::cli

@@ -9,11 +9,13 @@ namespace sluice::cli {
 namespace {
 
 // The script ./sluice has the same names.
-constexpr std::array<std::pair<const char*, const char*>, 4> kCommands = {
+constexpr std::array<std::pair<const char*, const char*>, 5> kCommands = {
     {{"train", "train a model through a schedule (./sluice train CONFIG)"},
      {"generate", "sample text from a checkpoint (./sluice generate CHECKPOINT)"},
      {"inspect", "what a checkpoint holds (./sluice inspect CHECKPOINT)"},
-     {"profile", "measure what the ops of a training run cost (./sluice profile CONFIG)"}}};
+     {"profile", "measure what the ops of a training run cost (./sluice profile CONFIG)"},
+     {"partition",
+      "split the layers so that the slowest device is fastest (./sluice partition CONFIG)"}}};
 
 }  // namespace
 

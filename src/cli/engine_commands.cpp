@@ -8,6 +8,7 @@ void add_engine_commands(CLI::App& app, ExitCode& exit_code) {
   add_generate(app);
   add_inspect(app);
   add_profile(app, exit_code);
+  add_partition(app);
 }
 
 }  // namespace sluice::cli

@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "schedule/text_format.h"
 #include "trace/render.h"
+#include "trace/style.h"
 
 namespace sluice::cli {
 namespace {
@@ -54,6 +55,20 @@ std::string numbers_json(const std::vector<double>& values) {
   return out + "]";
 }
 
+std::string reductions_json(const Timeline& timeline) {
+  std::string out = ",\n  \"reductions\": [";
+  for (std::size_t d = 0; d < timeline.devices.size(); ++d) {
+    out += d ? ",\n    [" : "\n    [";
+    const auto& reductions = timeline.devices[d].reductions;
+    for (std::size_t i = 0; i < reductions.size(); ++i)
+      out += fmt::format("{}{{\"op\":\"{}\",\"start\":{},\"end\":{}}}", i ? "," : "",
+                         timeline.text(reductions[i].op), number(reductions[i].start),
+                         number(reductions[i].end));
+    out += "]";
+  }
+  return out + "\n  ]";
+}
+
 std::string timeline_json(const Timeline& timeline) {
   std::string out = "[";
   for (std::size_t d = 0; d < timeline.devices.size(); ++d) {
@@ -71,7 +86,9 @@ std::string timeline_json(const Timeline& timeline) {
                        n ? "," : "", timeline.text(message.op), message.from, message.to,
                        number(message.start), number(message.end));
   }
-  out += "],\n  \"memory\": [";
+  out += "]";
+  if (has_reductions(timeline)) out += reductions_json(timeline);
+  out += ",\n  \"memory\": [";
   for (std::size_t d = 0; d < timeline.devices.size(); ++d) {
     out += d ? ",\n    [" : "\n    [";
     const auto& points = timeline.devices[d].memory;
@@ -190,6 +207,9 @@ std::string caption(const PricedSchedule& priced) {
       "stage-activations",
       sim.makespan, unit, sim.span, unit, sim.bubble, unit, 100 * sim.bubble_rate, sim.max_peak);
   if (sim.max_peak_bytes > 0) out += fmt::format(" ({:.4g} GiB)", sim.max_peak_bytes / (1 << 30));
+  if (sim.exposed_reduction > 0)
+    out += fmt::format("; {:.6g}{} of the makespan only reduces gradients", sim.exposed_reduction,
+                       unit);
   return out;
 }
 
@@ -228,6 +248,7 @@ std::string result_json(const PricedSchedule& priced, bool timeline) {
     field("bubble", number(sim.bubble));
     field("bubble_rate", number(sim.bubble_rate));
     field("bubble_fraction", number(sim.bubble_fraction));
+    if (s.has(OpKind::ReduceGrad)) field("exposed_reduction", number(sim.exposed_reduction));
     std::vector<double> peaks, bytes;
     for (const DeviceResult& device : sim.devices) {
       peaks.push_back(device.peak_activations);

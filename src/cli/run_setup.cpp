@@ -2,8 +2,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/balance.h"
 #include "cli/price.h"
-#include "plan/partition.h"
 #include "schedule/transforms/split_backward.h"
 #include "schedule/validate.h"
 
@@ -39,19 +39,6 @@ Schedule make_schedule(const Config& config) {
   return std::move(validation.lowered);
 }
 
-namespace {
-
-LayersPerStage layers_by_cost(const Config& config, const Placement& placement) {
-  const ModelShape shape = model_shape(config);
-  const PartWork work{
-      .layer = block_work(shape, recompute_level(config), config.training.sequence_length),
-      .head = head_work(shape)};
-  const std::vector<std::int64_t> layers = layers_by_work(placement, config.model.layers, work);
-  return {.rule = "list", .list = {layers.begin(), layers.end()}};
-}
-
-}  // namespace
-
 RunSetup set_up_run(const LoadedConfig& loaded) {
   if (const auto problems = validate_config(loaded.values); !problems.empty())
     throw UserError(join(problems, "; "));
@@ -59,7 +46,10 @@ RunSetup set_up_run(const LoadedConfig& loaded) {
   setup.config = resolve_config(loaded.values);
   setup.schedule = make_schedule(setup.config);
   LayersPerStage& layers = setup.config.parallelism.layers_per_stage;
-  if (layers.rule == "cost") layers = layers_by_cost(setup.config, setup.schedule.placement);
+  if (layers.rule == "auto") {
+    const auto dealt = best_partition(balance_of(setup.config, setup.schedule).query);
+    layers = {.rule = "list", .list = {dealt.begin(), dealt.end()}};
+  }
   setup.options = trainer_options(setup.config, setup.schedule);
   setup.memory = simulate(setup.schedule,
                           byte_costs(staged_model(setup.options, setup.schedule), setup.schedule));

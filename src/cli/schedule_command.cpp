@@ -3,6 +3,7 @@
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/price.h"
+#include "schedule/transforms/reductions.h"
 #include "schedule/transforms/split_backward.h"
 
 namespace sluice::cli {
@@ -17,6 +18,7 @@ struct Flags {
   int buffers = -1;
   bool timeline = false;
   bool lowered = false;
+  bool reduce = false;
   std::string block_file;
   std::string backward;
   SliceFlags slices;
@@ -73,6 +75,7 @@ void run(Flags& flags, ExitCode& exit_code) {
   if (flags.backward != "split" && flags.backward != "fused" && !flags.backward.empty())
     throw user_error("--backward is '{}': split and fused are known", flags.backward);
   schedule.slice_sizes = flags.slices.sizes;
+  if (flags.reduce) schedule = add_reductions(schedule);
   PricedSchedule priced = price({.schedule = std::move(schedule),
                                  .pricing = flags.pricing,
                                  .buffers = flags.buffers,
@@ -119,6 +122,8 @@ void add_schedule(CLI::App& app, ExitCode& exit_code) {
       ->add_option("--backward", flags->backward,
                    "split: every B as I, W; fused: every I with its W right behind as B")
       ->type_name("split|fused");
+  command->add_flag("--reduce", flags->reduce,
+                    "reduce each stage's gradients (REDUCE_GRAD) as soon as they are complete");
   command->add_flag("--timeline", flags->timeline, "add the op times to json");
   command->add_flag("--lowered", flags->lowered, "show programs with their sends and receives");
   flags->output.add(*command, "grid (default), svg, html, chrome, json, csv, torch-csv");

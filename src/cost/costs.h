@@ -52,6 +52,10 @@ class Costs {
     return const_cast<OpCosts&>(std::as_const(*this).at(stage, slice));
   }
   double duration(const Op& op) const;
+  // Bytes of a stage's gradients that its REDUCE_GRAD hands to the data-parallel link.
+  double reduce_bytes(int stage) const {
+    return reduce.empty() ? 0 : reduce[static_cast<std::size_t>(stage)];
+  }
 
   Link link(int from, int to) const {
     const auto found = links.find({from, to});
@@ -60,8 +64,11 @@ class Costs {
 
   std::map<std::pair<int, int>, Link> links;  // ordered pairs of devices
   Link default_link;
+  std::vector<double> reduce;  // per stage, see reduce_bytes(); empty: none
+  Link data_link;              // of every device to its data-parallel copies
   // Of a group run as one: the share of its shorter ops that hides behind the longest. 0: serial.
   double overlap = 0;
+  std::vector<std::int64_t> layers;  // of each stage, where a profile says it; else empty
   bool measured = false;  // seconds and bytes; otherwise abstract units and stage-activations
 
  private:
@@ -76,6 +83,8 @@ Costs unit_costs(const Schedule& schedule, const OpTimes& times, double comm, do
 
 // A costs file (docs/costs-format.md) for this schedule. Throws UserError naming the entry.
 Costs costs_from_json(std::string_view json, const Schedule& schedule);
+// The same, whatever the schedule: without the links between devices.
+Costs stage_costs_from_json(std::string_view json);
 // The same as a file. REQUIRES: measured.
 std::string costs_to_json(const Costs& costs);
 

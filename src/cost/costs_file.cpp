@@ -40,10 +40,10 @@ double amount(const Json& value, const std::string& where) {
   return number;
 }
 
-std::int64_t index_of(const Json& value, const std::string& where) {
+std::int64_t whole_number(const Json& value, const std::string& where, const char* what) {
   const double number = amount(value, where);
   if (number != std::floor(number) || number > 1e9)
-    throw user_error("costs: {} is {}: needs a device number", where, shown(value));
+    throw user_error("costs: {} is {}: needs {}", where, shown(value), what);
   return static_cast<std::int64_t>(number);
 }
 
@@ -60,6 +60,8 @@ std::vector<double> per_slice(const Json& value, const std::string& where) {
 
 struct StageEntry {
   bool split = true;  // I and W are known apart
+  double reduce = 0;
+  std::int64_t layers = -1;
   std::vector<double> f, i, w, b, after_f, after_i, kv, kv_gradient, sent_forward, sent_backward;
 };
 
@@ -77,7 +79,7 @@ std::vector<double> shared(const Json& stage, const char* key, const std::string
 StageEntry parse_stage(const Json& stage, const std::string& where) {
   check_keys(stage, where,
              {"F", "I", "W", "B", "after_F", "after_I", "sent_forward", "sent_backward", "kv_bytes",
-              "kv_gradient_bytes"});
+              "kv_gradient_bytes", "reduce_bytes", "layers"});
   StageEntry entry;
   const auto required = [&](const char* key) {
     if (!stage.contains(key)) throw user_error("costs: {} has no '{}'", where, key);
@@ -107,6 +109,10 @@ StageEntry parse_stage(const Json& stage, const std::string& where) {
   entry.kv_gradient = shared(stage, "kv_gradient_bytes", where, slices);
   entry.sent_forward = shared(stage, "sent_forward", where, slices);
   entry.sent_backward = shared(stage, "sent_backward", where, slices);
+  if (stage.contains("reduce_bytes"))
+    entry.reduce = amount(stage["reduce_bytes"], where + ".reduce_bytes");
+  if (stage.contains("layers"))
+    entry.layers = whole_number(stage["layers"], where + ".layers", "a number of layers");
   for (const auto* list : {&entry.i, &entry.w, &entry.b, &entry.after_f, &entry.after_i, &entry.kv,
                            &entry.kv_gradient, &entry.sent_forward, &entry.sent_backward})
     if (list->size() != slices)
@@ -134,7 +140,8 @@ Json parse_file(std::string_view text) {
   } catch (const UserError& error) {
     throw user_error("costs: {}", error.what());
   }
-  check_keys(json, "the file", {"schema", "stages", "links", "default_link", "overlap"});
+  check_keys(json, "the file",
+             {"schema", "stages", "links", "default_link", "data_link", "overlap"});
   if (!json.contains("schema") || json["schema"] != 1)
     throw user_error("costs: schema is {}: this version reads schema 1",
                      json.contains("schema") ? shown(json["schema"]) : "missing");
@@ -156,7 +163,48 @@ std::vector<StageEntry> parse_stages(const Json& json) {
   return stages;
 }
 
+// What the file says of stages and of links that have no ends.
+Costs costs_of(const Json& json, const std::vector<StageEntry>& stages) {
+  const std::size_t slices = stages.front().f.size();
+  std::vector<OpCosts> table;
+  for (const StageEntry& e : stages)
+    for (std::size_t c = 0; c < e.f.size(); ++c)
+      table.push_back({e.f[c], e.i[c], e.w[c], e.b[c], e.after_f[c], e.after_i[c],
+                       slices > 1 ? e.kv[c] : 0, slices > 1 ? e.kv_gradient[c] : 0,
+                       e.sent_forward[c], e.sent_backward[c]});
+  Costs costs(static_cast<int>(stages.size()), static_cast<int>(slices), std::move(table));
+  costs.measured = true;
+  if (std::any_of(stages.begin(), stages.end(), [](const auto& e) { return e.reduce > 0; }))
+    for (const StageEntry& e : stages)
+      costs.reduce.push_back(e.reduce);
+  if (std::all_of(stages.begin(), stages.end(), [](const auto& e) { return e.layers >= 0; }))
+    for (const StageEntry& e : stages)
+      costs.layers.push_back(e.layers);
+  for (const auto& [key, link] :
+       {std::pair{"default_link", &costs.default_link}, std::pair{"data_link", &costs.data_link}}) {
+    if (!json.contains(key)) continue;
+    check_keys(json[key], key, {"latency_s", "bytes_per_s"});
+    *link = parse_link(json[key], key);
+  }
+  if (json.contains("overlap")) {
+    costs.overlap = amount(json["overlap"], "overlap");
+    if (costs.overlap > 1)
+      throw user_error("costs: overlap is {}: needs a share from 0 to 1", number(costs.overlap));
+  }
+  return costs;
+}
+
 }  // namespace
+
+Costs stage_costs_from_json(std::string_view text) {
+  const Json json = parse_file(text);
+  const std::vector<StageEntry> stages = parse_stages(json);
+  for (std::size_t s = 1; s < stages.size(); ++s)
+    if (stages[s].f.size() != stages[0].f.size())
+      throw user_error("costs: stages[0] has {} slices and stages[{}] {}", stages[0].f.size(), s,
+                       stages[s].f.size());
+  return costs_of(json, stages);
+}
 
 Costs costs_from_json(std::string_view text, const Schedule& schedule) {
   const Json json = parse_file(text);
@@ -168,25 +216,13 @@ Costs costs_from_json(std::string_view text, const Schedule& schedule) {
   for (const Program& program : schedule.programs)
     for (const Op& op : program)
       splits = splits || op.kind == OpKind::I || op.kind == OpKind::W;
-  std::vector<OpCosts> table;
   for (std::size_t s = 0; s < stages.size(); ++s) {
-    const StageEntry& e = stages[s];
-    if (splits) check_split(e, s, schedule.name);
-    if (static_cast<int>(e.f.size()) != schedule.num_slices)
+    if (splits) check_split(stages[s], s, schedule.name);
+    if (static_cast<int>(stages[s].f.size()) != schedule.num_slices)
       throw user_error("costs: stages[{}] has {} slices, and {} has {}: profile the same slices", s,
-                       e.f.size(), schedule.name, schedule.num_slices);
-    for (std::size_t c = 0; c < e.f.size(); ++c)
-      table.push_back({e.f[c], e.i[c], e.w[c], e.b[c], e.after_f[c], e.after_i[c],
-                       schedule.num_slices > 1 ? e.kv[c] : 0,
-                       schedule.num_slices > 1 ? e.kv_gradient[c] : 0, e.sent_forward[c],
-                       e.sent_backward[c]});
+                       stages[s].f.size(), schedule.name, schedule.num_slices);
   }
-  Costs costs(schedule.num_stages(), schedule.num_slices, std::move(table));
-  costs.measured = true;
-  if (json.contains("default_link")) {
-    check_keys(json["default_link"], "default_link", {"latency_s", "bytes_per_s"});
-    costs.default_link = parse_link(json["default_link"], "default_link");
-  }
+  Costs costs = costs_of(json, stages);
   if (json.contains("links")) {
     if (!json["links"].is_array()) throw user_error("costs: links needs a list");
     for (std::size_t n = 0; n < json["links"].size(); ++n) {
@@ -195,8 +231,8 @@ Costs costs_from_json(std::string_view text, const Schedule& schedule) {
       check_keys(link, where, {"from", "to", "latency_s", "bytes_per_s"});
       if (!link.contains("from") || !link.contains("to"))
         throw user_error("costs: {} needs 'from' and 'to'", where);
-      const auto from = index_of(link["from"], where + ".from");
-      const auto to = index_of(link["to"], where + ".to");
+      const auto from = whole_number(link["from"], where + ".from", "a device number");
+      const auto to = whole_number(link["to"], where + ".to", "a device number");
       for (const auto device : {from, to})
         if (device >= schedule.num_devices())
           throw user_error("costs: {} names device {}: the schedule has devices 0..{}", where,
@@ -205,11 +241,6 @@ Costs costs_from_json(std::string_view text, const Schedule& schedule) {
       if (!costs.links.try_emplace(pair, parse_link(link, where)).second)
         throw user_error("costs: {} repeats the link from {} to {}", where, from, to);
     }
-  }
-  if (json.contains("overlap")) {
-    costs.overlap = amount(json["overlap"], "overlap");
-    if (costs.overlap > 1)
-      throw user_error("costs: overlap is {}: needs a share from 0 to 1", number(costs.overlap));
   }
   return costs;
 }
@@ -235,6 +266,10 @@ std::string costs_to_json(const Costs& costs) {
         values.push_back(number(costs.at(stage, slice).*field));
       lists.push_back(fmt::format("\"{}\": [{}]", key, join(values, ", ")));
     }
+    if (!costs.layers.empty())
+      lists.push_back(fmt::format("\"layers\": {}", costs.layers[static_cast<std::size_t>(stage)]));
+    if (!costs.reduce.empty())
+      lists.push_back(fmt::format("\"reduce_bytes\": {}", number(costs.reduce_bytes(stage))));
     stages.push_back(fmt::format("    {{\n      {}\n    }}", join(lists, ",\n      ")));
   }
   const auto fields = [](const Link& link) {
@@ -248,9 +283,12 @@ std::string costs_to_json(const Costs& costs) {
         fmt::format("    {{\"from\": {}, \"to\": {}, {}}}", pair.first, pair.second, fields(link)));
   return fmt::format(
       "{{\n  \"schema\": 1,\n  \"stages\": [\n{}\n  ],\n  \"links\": [{}{}{}],\n"
-      "  \"default_link\": {{{}}},\n  \"overlap\": {}\n}}\n",
+      "  \"default_link\": {{{}}},\n{}  \"overlap\": {}\n}}\n",
       join(stages, ",\n"), links.empty() ? "" : "\n", join(links, ",\n"),
-      links.empty() ? "" : "\n  ", fields(costs.default_link), number(costs.overlap));
+      links.empty() ? "" : "\n  ", fields(costs.default_link),
+      costs.reduce.empty() ? ""
+                           : fmt::format("  \"data_link\": {{{}}},\n", fields(costs.data_link)),
+      number(costs.overlap));
 }
 
 SearchTimes search_times_from_json(std::string_view text) {

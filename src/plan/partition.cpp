@@ -1,83 +1,253 @@
 #include "plan/partition.h"
 
 #include <algorithm>
-#include <tuple>
+#include <cmath>
+#include <set>
 
 #include "base/error.h"
+#include "plan/device_group.h"
 
 namespace sluice {
 namespace {
 
-class Dealer {
+constexpr double kNone = DeviceGroup::kNone;
+using Layers = std::vector<std::int64_t>;
+
+std::vector<int> distinct_stages(const Placement& placement, int device) {
+  const std::vector<int>& placed = placement.stages_of(device);
+  const std::set<int> stages(placed.begin(), placed.end());
+  return {stages.begin(), stages.end()};
+}
+
+class Partitioner {
  public:
-  Dealer(const Placement& placement, const PartWork& work)
-      : placement_(placement),
-        layer_work_(work.layer),
-        layers_(static_cast<std::size_t>(placement.num_stages()), 0),
-        stage_work_(layers_.size(), 0),
-        device_work_(static_cast<std::size_t>(placement.num_devices()), 0) {
-    add(0, work.embedding);
-    add(layers_.size() - 1, work.head);
-  }
+  explicit Partitioner(const PartitionQuery& query)
+      : layers_(query.layers),
+        num_stages_(query.placement.num_stages()),
+        layer_(query.work.layer),
+        cap_(query.memory_cap > 0 ? query.memory_cap : kNone),
+        groups_(device_groups(query)) {}
 
-  void add_layer(std::size_t stage) {
-    ++layers_[stage];
-    add(stage, layer_work_);
+  Layers run() {
+    check_number();
+    limit_by_memory();
+    limit_by_work();
+    find_splits();
+    // Every way to deal within the ranges has the least work. The least cap on memory that costs
+    // nothing in spread leaves out the numbers that need more.
+    const double least_spread = deal(kNone, nullptr).first;
+    std::vector<double> caps;
+    for (const auto& splits : splits_)
+      for (const DeviceGroup::Split& split : splits)
+        caps.push_back(split.bytes);
+    std::sort(caps.begin(), caps.end());
+    const double cap = *std::partition_point(caps.begin(), caps.end(), [&](double bytes) {
+      return deal(bytes, nullptr).first > least_spread;
+    });
+    Layers chosen;
+    deal(cap, &chosen);
+    Layers out(static_cast<std::size_t>(num_stages_), 0);
+    for (std::size_t g = 0; g < groups_.size(); ++g)
+      for (std::size_t s = 0; s < groups_[g].stages().size(); ++s)
+        out[static_cast<std::size_t>(groups_[g].stages()[s])] = split(g, chosen[g]).layers[s];
+    return out;
   }
-
-  // Layers are equal, so the least loaded device is always the right one for the next.
-  std::size_t best_stage() const {
-    std::size_t best = 0;
-    for (std::size_t stage = 1; stage < layers_.size(); ++stage)
-      if (rank(stage) < rank(best)) best = stage;
-    return best;
-  }
-
-  std::vector<std::int64_t> take() { return std::move(layers_); }
 
  private:
-  std::size_t device_of(int pipe, std::size_t stage) const {
-    return static_cast<std::size_t>(placement_.device_of(pipe, static_cast<int>(stage)));
+  // The numbers of layers a group may get.
+  struct Range {
+    std::int64_t first = 0, last = 0;
+  };
+  const DeviceGroup::Split& split(std::size_t group, std::int64_t layers) const {
+    return splits_[group][static_cast<std::size_t>(layers - ranges_[group].first)];
   }
 
-  // Each pipe takes its share of the microbatches.
-  void add(std::size_t stage, double work) {
-    stage_work_[stage] += work;
-    for (int pipe = 0; pipe < placement_.num_pipes(); ++pipe)
-      device_work_[device_of(pipe, stage)] += work / placement_.num_pipes();
+  void check_number() const {
+    const std::int64_t inner = std::max<std::int64_t>(num_stages_ - 2, 0);
+    if (layers_ < inner)
+      throw user_error(
+          "model.layers is {}: too few for {} stages, even with embedding and head as stages of "
+          "their own; use fewer stages",
+          layers_, num_stages_);
   }
 
-  // The busiest of its devices, then the stage itself.
-  std::tuple<double, double> rank(std::size_t stage) const {
-    double busiest = 0;
-    for (int pipe = 0; pipe < placement_.num_pipes(); ++pipe)
-      busiest = std::max(busiest, device_work_[device_of(pipe, stage)]);
-    return {busiest, stage_work_[stage]};
+  // More layers never take less, so the search ends with the first number that does not fit.
+  void limit_by_memory() {
+    std::int64_t fitting = 0;
+    bool all_fit = true;
+    for (const DeviceGroup& group : groups_) {
+      Range range{group.least_layers(), layers_};
+      if (cap_ < kNone) {
+        range.last = range.first - 1;
+        while (range.last < layers_ && group.least_bytes(range.last + 1, cap_) <= cap_)
+          ++range.last;
+      }
+      all_fit = all_fit && range.last >= range.first;
+      fitting += range.last;
+      ranges_.push_back(range);
+    }
+    if (!all_fit || fitting < layers_) throw_too_small();
   }
 
-  const Placement& placement_;
-  const double layer_work_;
-  std::vector<std::int64_t> layers_;
-  std::vector<double> stage_work_, device_work_;
+  // Each further layer to the group that is smallest with it: no other way needs less.
+  [[noreturn]] void throw_too_small() const {
+    std::vector<std::int64_t> dealt;
+    std::vector<double> next;
+    double least_cap = 0;
+    std::int64_t left = layers_;
+    for (const DeviceGroup& group : groups_) {
+      dealt.push_back(group.least_layers());
+      left -= group.least_layers();
+      least_cap = std::max(least_cap, group.least_bytes(group.least_layers()));
+      next.push_back(group.least_bytes(group.least_layers() + 1));
+    }
+    for (; left > 0; --left) {
+      const auto g =
+          static_cast<std::size_t>(std::min_element(next.begin(), next.end()) - next.begin());
+      least_cap = std::max(least_cap, next[g]);
+      next[g] = groups_[g].least_bytes(++dealt[g] + 1);
+    }
+    throw user_error(
+        "parallelism.device_memory_mib is {:.6g}: no split of {} layers over {} stages fits; the "
+        "least possible is {:.6g}",
+        cap_ / (1 << 20), layers_, num_stages_, std::ceil(least_cap / (1 << 20) * 100) / 100);
+  }
+
+  // The least W for which groups that work no longer than W can hold all layers.
+  void limit_by_work() {
+    std::vector<double> candidates;
+    double base = 0;
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      base = std::max(base, groups_[g].work(ranges_[g].first));
+      for (std::int64_t n = ranges_[g].first; n <= ranges_[g].last; ++n)
+        candidates.push_back(groups_[g].work(n));
+    }
+    std::sort(candidates.begin(), candidates.end());
+    const auto most_within = [&](std::size_t g, double work) {
+      std::int64_t low = ranges_[g].first, high = ranges_[g].last;
+      while (low < high) {
+        const std::int64_t middle = (low + high + 1) / 2;
+        if (groups_[g].work(middle) <= work)
+          low = middle;
+        else
+          high = middle - 1;
+      }
+      return low;
+    };
+    const auto holds_all = [&](double work) {
+      std::int64_t sum = 0;
+      for (std::size_t g = 0; g < groups_.size(); ++g)
+        sum += most_within(g, work);
+      return work >= base && sum >= layers_;
+    };
+    const double least_work = *std::partition_point(candidates.begin(), candidates.end(),
+                                                    [&](double w) { return !holds_all(w); });
+    std::int64_t sum = 0;
+    for (std::size_t g = 0; g < groups_.size(); ++g)
+      sum += ranges_[g].last = most_within(g, least_work);
+    // With all others as large as they can be, so much is left for each.
+    for (Range& range : ranges_)
+      range.first = std::max(range.first, layers_ - (sum - range.last));
+  }
+
+  void find_splits() {
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      auto& splits = splits_.emplace_back();
+      for (std::int64_t n = ranges_[g].first; n <= ranges_[g].last; ++n)
+        splits.push_back(groups_[g].best_split(n, cap_));
+    }
+  }
+
+  // In millionths of a layer, so that sums are exact and equal ones compare equal.
+  double counted(double spread) const {
+    return layer_ > 0 ? std::round(spread / layer_ * 1e6) : spread;
+  }
+
+  // Of all ways to give each group a number of layers in its range so that all are dealt and no
+  // device needs more than `cap`: the least sum of spreads, then of squared work; and in `chosen`
+  // the numbers. kNone: there is none.
+  using Value = std::pair<double, double>;
+  Value deal(double cap, Layers* chosen) const {
+    const auto width = static_cast<std::size_t>(layers_) + 1;
+    const Value none{kNone, kNone};
+    std::vector<Value> best(width, none);
+    std::vector<Layers> taken(groups_.size(), Layers(width, -1));  // by the last group, of a sum
+    best[0] = {0, 0};
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      std::vector<Value> next(width, none);
+      for (std::int64_t n = ranges_[g].first; n <= ranges_[g].last; ++n) {
+        if (split(g, n).bytes > cap) continue;
+        const double spread = counted(split(g, n).spread);
+        const double square = std::pow(groups_[g].work(n), 2);
+        for (std::size_t sum = 0; sum + static_cast<std::size_t>(n) < width; ++sum) {
+          const Value value{best[sum].first + spread, best[sum].second + square};
+          const std::size_t with = sum + static_cast<std::size_t>(n);
+          if (best[sum] == none || value >= next[with]) continue;
+          next[with] = value;
+          taken[g][with] = n;
+        }
+      }
+      best = std::move(next);
+    }
+    if (!chosen) return best.back();
+    std::size_t sum = width - 1;
+    chosen->assign(groups_.size(), 0);
+    for (std::size_t g = groups_.size(); g-- > 0;) {
+      (*chosen)[g] = taken[g][sum];
+      sum -= static_cast<std::size_t>(taken[g][sum]);
+    }
+    return best.back();
+  }
+
+  const std::int64_t layers_;
+  const int num_stages_;
+  const double layer_, cap_;
+  const std::vector<DeviceGroup> groups_;
+  std::vector<Range> ranges_;
+  std::vector<std::vector<DeviceGroup::Split>> splits_;  // by group and number within its range
 };
 
 }  // namespace
 
-std::vector<std::int64_t> layers_by_work(const Placement& placement, std::int64_t layers,
-                                         const PartWork& work) {
-  const std::int64_t stages = placement.num_stages();
-  const std::int64_t inner = std::max<std::int64_t>(stages - 2, 0);
-  if (layers < inner)
-    throw user_error(
-        "model.layers is {}: too few for {} stages, even with embedding and head as stages of "
-        "their own; use fewer stages",
-        layers, stages);
-  Dealer dealer(placement, work);
-  for (std::int64_t stage = 1; stage <= inner; ++stage)
-    dealer.add_layer(static_cast<std::size_t>(stage));
-  for (std::int64_t dealt = inner; dealt < layers; ++dealt)
-    dealer.add_layer(dealer.best_stage());
-  return dealer.take();
+double DeviceMemory::bytes(std::span<const std::int64_t> layers) const {
+  double stash = 0, count = 0;
+  for (const std::int64_t n : layers)
+    count += static_cast<double>(n);
+  for (const StashMoment& moment : moments) {
+    double sum = moment.ends;
+    for (std::size_t s = 0; s < layers.size(); ++s)
+      sum += static_cast<double>(layers[s]) * moment.per_layer[s];
+    stash = std::max(stash, sum);
+  }
+  return fixed + count * per_layer + stash;
+}
+
+std::vector<std::int64_t> best_partition(const PartitionQuery& query) {
+  return Partitioner(query).run();
+}
+
+std::vector<double> device_work(const PartitionQuery& query, std::span<const std::int64_t> layers) {
+  const Placement& placement = query.placement;
+  std::vector<double> out(static_cast<std::size_t>(placement.num_devices()), 0);
+  for (int pipe = 0; pipe < placement.num_pipes(); ++pipe)
+    for (int stage = 0; stage < placement.num_stages(); ++stage)
+      out[static_cast<std::size_t>(placement.device_of(pipe, stage))] +=
+          (ends_work(query, stage) +
+           static_cast<double>(layers[static_cast<std::size_t>(stage)]) * query.work.layer) /
+          placement.num_pipes();
+  return out;
+}
+
+std::vector<double> device_bytes(const PartitionQuery& query,
+                                 std::span<const std::int64_t> layers) {
+  std::vector<double> out;
+  for (int device = 0; device < query.placement.num_devices(); ++device) {
+    Layers own;
+    for (const int stage : distinct_stages(query.placement, device))
+      own.push_back(layers[static_cast<std::size_t>(stage)]);
+    out.push_back(query.memory[static_cast<std::size_t>(device)].bytes(own));
+  }
+  return out;
 }
 
 }  // namespace sluice

@@ -220,6 +220,7 @@ Costs profile_ops(const TrainerOptions& options, const Schedule& lowered, Commun
   at::set_num_threads(profile.threads_per_rank);
   Mesh mesh(world, mesh_of(options, lowered));
   Costs costs = byte_costs(staged_model(options, lowered), lowered);
+  costs.layers = options.layers_per_stage;
   {
     Player player(options, lowered, mesh, profile);
     OpTimings timings;

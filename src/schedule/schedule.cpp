@@ -33,6 +33,13 @@ std::size_t Schedule::num_compute_ops() const {
   return count;
 }
 
+bool Schedule::has(OpKind kind) const {
+  for (const Program& program : programs)
+    for (const Op& op : program)
+      if (op.kind == kind) return true;
+  return false;
+}
+
 bool Schedule::has_communication() const {
   for (const Program& program : programs)
     for (const Op& op : program)

@@ -50,6 +50,7 @@ struct Schedule {
   std::string program_text(int device) const;
 
   std::size_t num_compute_ops() const;
+  bool has(OpKind kind) const;
   bool has_communication() const;
 
   friend bool operator==(const Schedule&, const Schedule&) = default;

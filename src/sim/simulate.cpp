@@ -60,6 +60,8 @@ class Simulator {
     std::size_t next = 0;
     double clock = 0;
     std::size_t waiting_for = SIZE_MAX;  // index into arrival_
+    double data_link_free = 0;
+    double last_reduced = 0;
     bool started = false;
   };
 
@@ -157,7 +159,23 @@ class Simulator {
       device.clock = end;
     } else if (is_send(op.kind)) {
       send(d, op, device.clock);
+    } else if (op.kind == OpKind::ReduceGrad) {
+      reduce(d, op);
     }
+  }
+
+  void reduce(std::size_t d, const Op& op) {
+    Device& device = state_[d];
+    const double bytes = costs_.reduce_bytes(op.stage);
+    if (bytes == 0) return;
+    const double start = std::max(device.clock, device.data_link_free);
+    const Link& link = costs_.data_link;
+    device.data_link_free = start + (link.bytes_per_time > 0 ? bytes / link.bytes_per_time : 0);
+    device.last_reduced = device.data_link_free + link.latency;
+    if (!options_.timeline || device.last_reduced == start) return;
+    DeviceTimeline& line = result_.timeline.devices[d];
+    line.reductions.push_back(
+        {op, static_cast<int>(line.spans.size()) - 1, start, device.last_reduced});
   }
 
   void run_group(std::size_t d, std::size_t first, std::size_t end, double start, int message) {
@@ -246,19 +264,21 @@ class Simulator {
 
   Simulation finish() {
     double first = result_.devices.empty() ? 0 : result_.devices[0].first_start;
-    double last = 0;
+    double last = 0, last_reduced = 0;
     for (std::size_t d = 0; d < result_.devices.size(); ++d) {
       DeviceResult& device = result_.devices[d];
       device.peak_activations = activations_.peak(d) / schedule_.num_slices;
       if (costs_.measured) device.peak_bytes = bytes_.peak(d);
       first = std::min(first, device.first_start);
       last = std::max(last, device.last_end);
+      last_reduced = std::max(last_reduced, state_[d].last_reduced);
       result_.span = std::max(result_.span, device.span());
       result_.ideal = std::max(result_.ideal, device.busy);
       result_.max_peak = std::max(result_.max_peak, device.peak_activations);
       result_.max_peak_bytes = std::max(result_.max_peak_bytes, device.peak_bytes);
     }
-    result_.makespan = last - first;
+    result_.exposed_reduction = std::max(0.0, last_reduced - last);
+    result_.makespan = std::max(last, last_reduced) - first;
     // Sums in another order may differ in the last bit; that is no bubble.
     result_.bubble = std::max(0.0, result_.span - result_.ideal);
     if (result_.bubble < 1e-12 * result_.span) result_.bubble = 0;
@@ -305,6 +325,21 @@ Simulation simulate(const Schedule& schedule, const Costs& costs, const Simulate
   return Simulator(schedule, costs, options).run();
 }
 
+namespace {
+
+// The span behind which a device's last reduction began, or the first of those that it waited for.
+int first_cause(const DeviceTimeline& device) {
+  std::size_t i = device.reductions.size() - 1;
+  const auto waited = [&](const Reduction& reduction) {
+    return reduction.start > device.spans[static_cast<std::size_t>(reduction.span)].end;
+  };
+  while (i > 0 && waited(device.reductions[i]))
+    --i;
+  return device.reductions[i].span;
+}
+
+}  // namespace
+
 std::vector<CriticalStep> critical_path(const Timeline& timeline) {
   std::vector<CriticalStep> path;
   CriticalStep at{-1, -1};
@@ -316,6 +351,12 @@ std::vector<CriticalStep> critical_path(const Timeline& timeline) {
         latest = spans[i].end;
         at = {static_cast<int>(d), static_cast<int>(i)};
       }
+  }
+  for (std::size_t d = 0; d < timeline.devices.size(); ++d) {
+    const DeviceTimeline& device = timeline.devices[d];
+    if (device.reductions.empty() || device.reductions.back().end <= latest) continue;
+    latest = device.reductions.back().end;
+    at = {static_cast<int>(d), first_cause(device)};
   }
   while (at.device >= 0 && at.span >= 0) {
     path.push_back(at);

@@ -3,9 +3,10 @@
 // A device runs its program in order; an op starts when the device is free and its inputs are
 // there. Messages travel beside the compute: one leaves when its producer ends (or at its SEND,
 // where the schedule has one), waits for the link to be free, occupies it for bytes / bandwidth,
-// and arrives a latency later. Receives are posted early enough to cost nothing. Times depend on
-// data flow alone, so the result does not depend on the order in which the simulator visits the
-// devices.
+// and arrives a latency later. Receives are posted early enough to cost nothing. A REDUCE_GRAD
+// sends its stage's gradients over the device's data-parallel link in the same way, one after
+// another and in nobody's way; the step ends when the last one has arrived. Times depend on data
+// flow alone, so the result does not depend on the order in which the simulator visits the devices.
 #pragma once
 
 #include <vector>
@@ -23,7 +24,7 @@ struct SimulateOptions {
 
 struct DeviceResult {
   double first_start = 0;
-  double last_end = 0;
+  double last_end = 0;  // of its compute
   double busy = 0;
   double peak_activations = 0;  // 1 from the start of F to the end of W or B; slices as fractions
   double peak_bytes = 0;        // 0 unless the costs are measured
@@ -32,13 +33,14 @@ struct DeviceResult {
 };
 
 struct Simulation {
-  double makespan = 0;         // first start to last end over all devices
-  double span = 0;             // longest device, its first start to its last end
-  double ideal = 0;            // largest busy time of a device
-  double bubble = 0;           // span - ideal
-  double bubble_rate = 0;      // bubble / span
-  double bubble_fraction = 0;  // bubble / ideal
-  double max_peak = 0;         // largest peak_activations
+  double makespan = 0;           // first start to last end over all devices, reductions too
+  double span = 0;               // longest device, its first start to its last end
+  double ideal = 0;              // largest busy time of a device
+  double bubble = 0;             // span - ideal
+  double bubble_rate = 0;        // bubble / span
+  double bubble_fraction = 0;    // bubble / ideal
+  double exposed_reduction = 0;  // how much later the step ends because of reductions
+  double max_peak = 0;           // largest peak_activations
   double max_peak_bytes = 0;
   std::vector<DeviceResult> devices;
   Timeline timeline;  // empty unless asked for
@@ -50,7 +52,9 @@ Simulation simulate(const Schedule& schedule, const Costs& costs,
                     const SimulateOptions& options = {});
 
 // The chain of spans, first to last, that decides the makespan: each starts the moment the one
-// before it (or the message from it) ends. REQUIRES: a timeline from simulate().
+// before it (or the message from it) ends. Where a reduction ends the step, the chain ends with the
+// span behind which the reductions began that run from there to the end. REQUIRES: a timeline from
+// simulate().
 struct CriticalStep {
   int device = 0;
   int span = 0;  // index into the device's spans

@@ -47,6 +47,8 @@ struct DeviceTracks {
   std::size_t num_compute = 1;
   std::size_t num_send = 0;
   std::size_t num_receive = 0;
+  std::vector<std::size_t> reduce;  // track of each reduction
+  std::size_t num_reduce = 0;
 };
 
 std::size_t place(std::vector<MessageEnd>& ends) {
@@ -73,6 +75,10 @@ std::vector<DeviceTracks> place_all(const Timeline& timeline) {
     devices[d].num_compute = std::max<std::size_t>(1, compute.count());
     devices[d].num_send = place(devices[d].sends);
     devices[d].num_receive = place(devices[d].receives);
+    Tracks reduce;
+    for (const Reduction& reduction : timeline.devices[d].reductions)
+      devices[d].reduce.push_back(reduce.place(reduction.start, reduction.end));
+    devices[d].num_reduce = reduce.count();
   }
   return devices;
 }
@@ -115,12 +121,14 @@ class Writer {
     const std::size_t compute = next_track_;
     const std::size_t send = compute + tracks.num_compute;
     const std::size_t receive = send + tracks.num_send;
-    next_track_ = receive + tracks.num_receive;
+    const std::size_t reduce = receive + tracks.num_receive;
+    next_track_ = reduce + tracks.num_reduce;
     const std::string of =
         grouped ? fmt::format("device {} ", timeline_.number_in_group(index)) : "";
     name_tracks(pid, compute, tracks.num_compute, of + "compute");
     name_tracks(pid, send, tracks.num_send, of + "send");
     name_tracks(pid, receive, tracks.num_receive, of + "receive");
+    name_tracks(pid, reduce, tracks.num_reduce, of + "reduce");
 
     for (std::size_t i = 0; i < device.spans.size(); ++i)
       slice("compute", pid, compute + tracks.compute[i], device.spans[i]);
@@ -134,6 +142,10 @@ class Writer {
       slice("receive", pid, receive + end.track, {received(m.op), m.start, m.end});
       // Inside the slice, not on its edge, so that the arrow ends at it and not at the next one.
       flow("\"ph\":\"f\",\"bp\":\"e\"", end.id, pid, receive + end.track, (m.start + m.end) / 2);
+    }
+    for (std::size_t i = 0; i < device.reductions.size(); ++i) {
+      const Reduction& r = device.reductions[i];
+      slice("reduce", pid, reduce + tracks.reduce[i], {r.op, r.start, r.end});
     }
     for (const MemoryPoint& point : device.memory)
       event("{{\"ph\":\"C\",\"name\":{},\"pid\":{},\"ts\":{},\"args\":{{\"{}\":{}}}}}",

@@ -23,13 +23,15 @@ char kind_letter(OpKind kind) { return kind == OpKind::Update ? 'U' : kind_name(
 
 bool odd_shade(const Timeline& timeline, const Op& op) { return shade_of(timeline, op) % 2 != 0; }
 
-// F3, f3 in the second chunk or pipe, F3.1 for a slice.
+// F3, f3 in the second chunk or pipe, F3.1 for a slice; R2 for the reduction of stage 2.
 std::string label_of(const Timeline& timeline, const Op& op) {
   std::string label(1, kind_letter(op.kind));
   if (odd_shade(timeline, op)) label = lower(label);
   if (op.microbatch >= 0 && has_microbatch(op.kind)) {
     label += fmt::format("{}", op.microbatch);
     if (timeline.num_slices > 1) label += fmt::format(".{}", op.slice);
+  } else {
+    label += fmt::format("{}", op.stage);
   }
   return label;
 }
@@ -115,12 +117,15 @@ class Row {
       : timeline_(timeline), scale_(scale), band_(band), colour_(colour) {
     text_.assign(static_cast<std::size_t>(band.end - band.begin), ' ');
     style_.resize(text_.size());
-    for (long c = band.begin; c < band.end; ++c)
-      if (c % scale.step == 0) text_[at(c)] = '.';
   }
 
-  void draw(const DeviceTimeline& device) {
-    const auto& spans = device.spans;
+  // Dots where nothing else will be drawn.
+  void fill() {
+    for (long c = band_.begin; c < band_.end; ++c)
+      if (c % scale_.step == 0) text_[at(c)] = '.';
+  }
+
+  void draw(const std::vector<Span>& spans) {
     auto i = static_cast<std::size_t>(std::partition_point(spans.begin(), spans.end(),
                                                            [&](const Span& span) {
                                                              return scale_.column(span.start) <
@@ -194,6 +199,13 @@ class Row {
   std::string text_;
   std::vector<std::string_view> style_;
 };
+
+std::vector<Span> reduction_spans(const DeviceTimeline& device) {
+  std::vector<Span> spans;
+  for (const Reduction& reduction : device.reductions)
+    spans.push_back({reduction.op, reduction.start, reduction.end});
+  return spans;
+}
 
 std::string ruler(const Timeline& timeline, const Scale& scale, Band band, double tick) {
   const Unit unit = time_unit(timeline);
@@ -284,8 +296,9 @@ std::string render_grid(const Timeline& timeline, const GridOptions& options) {
   const long columns = std::max(1L, scale.column(timeline.makespan));
   const long num_bands = (columns + width - 1) / width;
 
+  const bool reduces = has_reductions(timeline);
   const auto devices = head_and_tail(num_devices, kMaxDevices);
-  const long fitting = kMaxLines / static_cast<long>(devices.size() + 2);
+  const long fitting = kMaxLines / static_cast<long>(devices.size() * (reduces ? 2 : 1) + 2);
   const auto bands = head_and_tail(num_bands, std::clamp<long>(fitting, 2, kMaxBands));
   for (std::size_t b = 0; b < bands.size(); ++b) {
     out += '\n';
@@ -309,8 +322,14 @@ std::string render_grid(const Timeline& timeline, const GridOptions& options) {
         continue;
       }
       Row row(timeline, scale, band, options.colour);
-      row.draw(timeline.devices[static_cast<std::size_t>(d)]);
+      const DeviceTimeline& device = timeline.devices[static_cast<std::size_t>(d)];
+      row.fill();
+      row.draw(device.spans);
       out += fmt::format("device {:>{}}  {}\n", d, digits, row.text());
+      Row reductions(timeline, scale, band, options.colour);
+      reductions.draw(reduction_spans(device));
+      if (!reductions.text().empty())
+        out += fmt::format("{:<{}}{}\n", "", gutter, reductions.text());
     }
   }
   return out + '\n' + legend(timeline, options.colour) + '\n';

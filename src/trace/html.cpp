@@ -116,6 +116,10 @@ std::string device_json(const Timeline& timeline, std::size_t index,
   if (timeline.num_slices > 1)
     array(out, "slices", spans, [](const Span& s) { return whole(s.op.slice); });
   array(out, "joined", joined, [](std::size_t i) { return whole(static_cast<std::int64_t>(i)); });
+  if (!device.reductions.empty())
+    array(out, "reductions", device.reductions, [](const Reduction& r) {
+      return whole(r.op.stage) + ',' + number(r.start) + ',' + number(r.end);
+    });
   array(out, "memory", memory,
         [](const MemoryPoint& p) { return number(p.time) + ',' + number(p.value); });
   return out + '}';

@@ -13,7 +13,8 @@ struct GridOptions {
   bool colour = false;  // ANSI colours
 };
 
-// For a terminal: one row per device, time to the right, in bands of the given width. Of a huge
+// For a terminal: one row per device, and one under it for its gradient reductions where there are
+// any, time to the right, in bands of the given width. Of a huge
 // schedule the first and last devices and bands are shown, and what is missing is said.
 std::string render_grid(const Timeline& timeline, const GridOptions& options);
 
@@ -25,8 +26,8 @@ std::string render_svg(const Timeline& timeline);
 // first million ops in time; the page says if there are more.
 std::string render_html(const Timeline& timeline);
 
-// Chrome trace JSON for Perfetto: separate tracks for compute, send, receive; memory counters; an
-// arrow per message. Throws UserError for more than a million ops.
+// Chrome trace JSON for Perfetto: separate tracks for compute, send, receive, gradient reduction;
+// memory counters; an arrow per message. Throws UserError for more than a million ops.
 std::string render_chrome(const Timeline& timeline);
 
 // A schedule as a point in the memory/bubble plane.

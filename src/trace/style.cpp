@@ -115,6 +115,7 @@ std::vector<OpKind> kinds_in(const Timeline& timeline) {
   for (const DeviceTimeline& device : timeline.devices)
     for (const Span& span : device.spans)
       seen[static_cast<std::size_t>(span.op.kind)] = true;
+  if (has_reductions(timeline)) seen[static_cast<std::size_t>(OpKind::ReduceGrad)] = true;
   std::vector<OpKind> kinds;
   for (std::size_t k = 0; k < seen.size(); ++k)
     if (seen[k]) kinds.push_back(static_cast<OpKind>(k));
@@ -164,6 +165,11 @@ double max_peak(const Timeline& timeline) {
   for (const DeviceTimeline& device : timeline.devices)
     most = std::max(most, device.peak);
   return most;
+}
+
+bool has_reductions(const Timeline& timeline) {
+  return std::any_of(timeline.devices.begin(), timeline.devices.end(),
+                     [](const DeviceTimeline& device) { return !device.reductions.empty(); });
 }
 
 std::vector<SpanGroup> joined_groups(const DeviceTimeline& device) {

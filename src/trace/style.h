@@ -43,7 +43,7 @@ int shade_of(const Timeline& timeline, const Op& op);
 // "chunk 1", "pipe 0", "chunk 1, pipe 0"; empty where there is only one shade.
 std::string shade_words(const Timeline& timeline, int shade);
 
-// The kinds that occur among the spans, in the order of the enum.
+// The kinds that occur among the spans and reductions, in the order of the enum.
 std::vector<OpKind> kinds_in(const Timeline& timeline);
 
 // The shortest span that takes time at all, and the median of them; 1 where there is none.
@@ -52,6 +52,7 @@ double median_span(const Timeline& timeline);
 std::size_t num_spans(const Timeline& timeline);
 int max_microbatch(const Timeline& timeline);
 double max_peak(const Timeline& timeline);
+bool has_reductions(const Timeline& timeline);
 
 // A group of ops that run as one: [first, last] among the spans of a device.
 struct SpanGroup {

@@ -30,6 +30,7 @@ struct Layout {
   double top = 0;
   double plot = 0;    // width of the time axis
   double bar = 0;     // height of a device's ops
+  double reduce = 0;  // height of its reductions under them; 0 where no device has any
   double memory = 0;  // height of its memory curve
   double pitch = 0;   // from one device to the next
   double label = 0;   // font size of the numbers in the boxes; 0: none
@@ -61,7 +62,8 @@ Layout choose_layout(const Timeline& timeline) {
 
   l.bar = l.rows <= 16 ? 24 : l.rows <= 64 ? 15 : l.rows <= 256 ? 7 : 3;
   l.memory = l.rows <= 16 ? 16 : std::floor(l.bar * 0.6);
-  l.pitch = l.bar + l.memory + (l.rows <= 16 ? 10 : l.rows <= 64 ? 5 : 1);
+  if (has_reductions(timeline)) l.reduce = l.rows <= 16 ? 8 : l.rows <= 64 ? 4 : 2;
+  l.pitch = l.bar + l.reduce + l.memory + (l.rows <= 16 ? 10 : l.rows <= 64 ? 5 : 1);
   while (l.every * l.pitch < 12)
     l.every *= 2;
   if (l.label > l.bar - 3) l.label = 0;
@@ -221,6 +223,21 @@ void draw_averages(std::string& out, const Timeline& timeline, const Layout& l, 
   }
 }
 
+// A strip under the device's ops.
+void draw_reductions(std::string& out, const Timeline& timeline, const Layout& l, std::size_t row) {
+  const double top = l.y(row) + l.bar + (l.reduce >= 8 ? 2 : 0);
+  for (const Reduction& reduction : timeline.devices[row].reductions) {
+    std::string path;
+    add_box(path, {l.x(reduction.start), l.x(reduction.end), top, l.y(row) + l.bar + l.reduce});
+    const Unit unit = time_unit(timeline);
+    fmt::format_to(
+        std::back_inserter(out), "<path fill=\"{}\" d=\"{}\"><title>{}: {} to {}</title></path>\n",
+        hex(kind_colour(reduction.op.kind, shade_of(timeline, reduction.op), num_shades(timeline))),
+        path, escape_xml(timeline.text(reduction.op)), with_unit(reduction.start, unit),
+        with_unit(reduction.end, unit));
+  }
+}
+
 // --- Memory ------------------------------------------------------------------------------------
 
 // A step area on its own base line, all devices to one scale. Steps closer than half a pixel are
@@ -229,7 +246,7 @@ void draw_memory(std::string& out, const Timeline& timeline, const Layout& l, st
   const DeviceTimeline& device = timeline.devices[row];
   const double scale = max_peak(timeline);
   if (l.memory < 1 || device.memory.empty() || !(scale > 0)) return;
-  const double base = l.y(row) + l.bar + l.memory + (l.memory >= 12 ? 3 : 1);
+  const double base = l.y(row) + l.bar + l.reduce + l.memory + (l.memory >= 12 ? 3 : 1);
   const auto y = [&](double value) { return base - value / scale * (l.memory - 1); };
   std::string path = fmt::format("M{} {}", px(l.x(device.memory.front().time)), px(base));
   std::string last_y;
@@ -323,7 +340,7 @@ void draw_figures(std::string& out, const Timeline& timeline, const Layout& l) {
     const std::string peak = fmt::format("peak {}", with_unit(device.peak, memory_unit(timeline)));
     if (l.memory >= 12) {
       text(out, right, l.y(row) + middle, "", idle);
-      text(out, right, l.y(row) + l.bar + l.memory - 1, "", peak);
+      text(out, right, l.y(row) + l.bar + l.reduce + l.memory - 1, "", peak);
     } else {
       text(out, right, l.y(row) + middle, "", fmt::format("{}, {}", idle, peak));
     }
@@ -370,6 +387,7 @@ std::string render_svg(const Timeline& timeline) {
       draw_averages(out, timeline, l, row);
     else
       draw_boxes(out, timeline, l, row);
+    draw_reductions(out, timeline, l, row);
     draw_memory(out, timeline, l, row);
   }
   if (l.label > 0) {

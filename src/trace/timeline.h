@@ -27,17 +27,27 @@ struct Message {
   double end = 0;
 };
 
+// The gradients of one stage on their way over the data-parallel link of a device, beside its
+// compute; `op` is the REDUCE_GRAD.
+struct Reduction {
+  Op op;
+  int span = 0;  // index of the span before it in the program
+  double start = 0;
+  double end = 0;
+};
+
 struct MemoryPoint {
   double time = 0;
   double value = 0;  // from this time on
 };
 
 struct DeviceTimeline {
-  std::string group;                // the run it is of, where a timeline holds several; else ""
-  std::vector<Span> spans;          // compute, in order; never overlapping unless joined
-  std::vector<MemoryPoint> memory;  // a step curve, times ascending
-  double peak = 0;                  // largest value of the curve
-  double busy = 0;                  // time computing
+  std::string group;                  // the run it is of, where a timeline holds several; else ""
+  std::vector<Span> spans;            // compute, in order; never overlapping unless joined
+  std::vector<Reduction> reductions;  // in order; those that take no time are left out
+  std::vector<MemoryPoint> memory;    // a step curve, times ascending
+  double peak = 0;                    // largest value of the curve
+  double busy = 0;                    // time computing
 };
 
 struct Timeline {

@@ -262,6 +262,32 @@ TEST(Cli, TransformsOfTheBackward) {
   expect_error(request + " --backward half", 2, {"split and fused"});
 }
 
+TEST(Cli, ReductionsAreWrittenPricedAndDrawn) {
+  const std::string request = "schedule 1f1b --devices 2 --microbatches 4 --reduce --reduce-time 3";
+  const Json json = json_of(request + " --timeline");
+  EXPECT_EQ(json["makespan"], 18);
+  EXPECT_EQ(json["exposed_reduction"], 3);
+  EXPECT_EQ(json["programs"][1], "1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3,1REDUCE_GRAD");
+  EXPECT_EQ(json["reductions"][0][0], Json({{"op", "0REDUCE_GRAD"}, {"start", 15}, {"end", 18}}));
+  const std::string grid = run_sluice(request).out;
+  EXPECT_NE(grid.find("\n                                                       R0------\n"),
+            std::string::npos)
+      << grid;
+  EXPECT_NE(grid.find("3 of the makespan"), std::string::npos) << grid;
+  EXPECT_NE(run_sluice(request + " --format svg").out.find("<title>0REDUCE_GRAD: 15 to 18"),
+            std::string::npos);
+  EXPECT_NE(run_sluice(request + " --format html").out.find("\"reductions\":[0,15,18]"),
+            std::string::npos);
+  const Json chrome = Json::parse(run_sluice(request + " --format chrome").out);
+  const auto& events = chrome["traceEvents"];
+  const auto found = std::find_if(events.begin(), events.end(), [](const Json& event) {
+    return event["name"] == "1REDUCE_GRAD";
+  });
+  ASSERT_NE(found, events.end());
+  EXPECT_EQ((*found)["cat"], "reduce");
+  EXPECT_EQ((*found)["dur"], 3000);
+}
+
 TEST(Cli, AMillionCellsOfGarbageAreRefusedWithTheFirstOfThem) {
   const TemporaryFolder folder;
   std::string text;

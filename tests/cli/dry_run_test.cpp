@@ -1,7 +1,9 @@
-// sluice train --dry-run as users meet it: what it says, what it refuses, that it writes nothing.
+// sluice train --dry-run and sluice partition as users meet them: what they say, what they refuse,
+// that they write nothing.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -43,11 +45,11 @@ class DryRun : public testing::Test {
     folder_.write("run.toml", kConfig);
   }
 
-  Ran train(const std::string& flags) const {
-    return test::run_shell(
-        fmt::format("taskset -c 0 '{}' train run.toml {}", SLUICE_ENGINE_BINARY, flags),
-        folder_.path());
+  Ran run(const std::string& words) const {
+    return test::run_shell(fmt::format("taskset -c 0 '{}' {}", SLUICE_ENGINE_BINARY, words),
+                           folder_.path());
   }
+  Ran train(const std::string& flags) const { return run("train run.toml " + flags); }
   Json memory(const std::string& flags = "") const {
     const Ran ran = train("--dry-run --format json " + flags);
     EXPECT_EQ(ran.code, 0) << ran.err;
@@ -178,13 +180,13 @@ TEST_F(DryRun, LooksAtTheCheckpointThatWouldBeLoaded) {
   EXPECT_EQ(files(), before);
 }
 
-TEST_F(DryRun, LayersByCostLeaveRoomForTheHead) {
+TEST_F(DryRun, LayersByAutoLeaveRoomForTheHead) {
   const std::string flags =
       "--model.vocab_size=2000 --parallelism.pipeline_parallel_schedule=1f1b "
       "--parallelism.layers_per_stage=";
   // The head works as much as six layers: 8 x 2000 against 6 x 12 x 32, and attention.
-  EXPECT_EQ(memory(flags + "cost")["ranks"][0]["layers"], (std::vector<int>{7}));
-  EXPECT_EQ(memory(flags + "cost")["ranks"][1]["layers"], (std::vector<int>{1}));
+  EXPECT_EQ(memory(flags + "auto")["ranks"][0]["layers"], (std::vector<int>{7}));
+  EXPECT_EQ(memory(flags + "auto")["ranks"][1]["layers"], (std::vector<int>{1}));
   // Where a layer is does not change what it computes.
   const auto losses = [&](const std::string& rule) {
     std::filesystem::remove_all(folder_.path() + "/metrics");
@@ -196,7 +198,67 @@ TEST_F(DryRun, LayersByCostLeaveRoomForTheHead) {
       out.push_back(Json::parse(line)["loss"].dump());
     return out;
   };
-  EXPECT_EQ(losses("cost"), losses("even"));
+  EXPECT_EQ(losses("auto"), losses("even"));
+}
+
+// The command, the training and the dry run see one and the same split, under the same cap.
+TEST_F(DryRun, PartitionShowsWhatAutoTrains) {
+  const std::string flags =
+      " --model.vocab_size=2000 --parallelism.pipeline_parallel_schedule=zb-v";
+  const auto partition = [&](const std::string& more) {
+    return run("partition run.toml" + flags + " --format json " + more);
+  };
+  const Json shown = Json::parse(partition("").out);
+  EXPECT_EQ(shown["even"]["layers"], (std::vector<int>{2, 2, 2, 2}));
+  const auto dry_run = [&](const std::string& more) {
+    return memory(flags + " --parallelism.layers_per_stage=auto " + more);
+  };
+  const auto expect_same = [](const Json& split, const Json& dry) {
+    for (std::size_t d = 0; d < 2; ++d) {
+      EXPECT_EQ(dry["ranks"][d]["layers"][0], split["layers"][d]);
+      EXPECT_EQ(dry["ranks"][d]["layers"][1], split["layers"][3 - d]);
+      EXPECT_EQ(dry["ranks"][d]["total"].get<double>(), split["device_bytes"][d].get<double>());
+    }
+  };
+  expect_same(shown["auto"], dry_run(""));
+  EXPECT_LT(shown["auto"]["step"].get<double>(), shown["even"]["step"].get<double>());
+  // A little less memory than its largest device: another split.
+  const std::vector<double> bytes = shown["auto"]["device_bytes"];
+  const double cap = *std::max_element(bytes.begin(), bytes.end()) / (1 << 20) - 0.001;
+  const Ran capped = partition(fmt::format("--memory-cap-mib {:.4f}", cap));
+  if (capped.code == 0) {
+    const Json split = Json::parse(capped.out)["auto"];
+    EXPECT_NE(split["layers"], shown["auto"]["layers"]);
+    expect_same(split, dry_run(fmt::format("--parallelism.device_memory_mib={:.4f}", cap)));
+  } else {
+    EXPECT_NE(capped.err.find("the least possible is"), std::string::npos);
+  }
+  const Ran none = partition("--memory-cap-mib 0.5");
+  EXPECT_EQ(none.code, 2);
+  EXPECT_NE(none.err.find("the least possible is"), std::string::npos) << none.err;
+}
+
+// A profile says which part takes how long; here the head takes nothing, whatever the formula says.
+TEST_F(DryRun, PartitionGoesByAProfile) {
+  folder_.write("costs.json", R"({"schema":1,"stages":[
+    {"F":[4],"I":[4],"W":[4],"layers":4},{"F":[4],"I":[4],"W":[4],"layers":4}]})");
+  const std::string request =
+      "partition run.toml --model.vocab_size=2000 --parallelism.pipeline_parallel_schedule=1f1b";
+  const Json even = Json::parse(run(request + " --costs costs.json --format json").out);
+  EXPECT_EQ(even["auto"]["layers"], (std::vector<int>{4, 4}));
+  EXPECT_TRUE(even["measured"].get<bool>());
+  EXPECT_EQ(Json::parse(run(request + " --format json").out)["auto"]["layers"],
+            (std::vector<int>{7, 1}));
+  folder_.write("old.json", R"({"schema":1,"stages":[{"F":[4],"B":[4]},{"F":[4],"B":[4]}]})");
+  for (const auto& [more, words] :
+       {std::pair{"--costs old.json", "no 'layers'"}, std::pair{"--costs nowhere.json", "nowhere"},
+        std::pair{"--memory-cap-mib x", "device_memory_mib"},
+        std::pair{"--model.layers=0", "model.layers"}}) {
+    const Ran ran = run(request + " " + more);
+    EXPECT_EQ(ran.code, 2);
+    EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
+    EXPECT_NE(ran.err.find(words), std::string::npos) << ran.err;
+  }
 }
 
 }  // namespace

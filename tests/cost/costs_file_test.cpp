@@ -51,6 +51,8 @@ TEST(CostsFile, WhatIsWrittenReadsBackTheSame) {
   costs.links[{0, 0}] = {1e-6, 2.5e10};
   costs.default_link = {3e-6, 0};
   costs.overlap = 0.25;
+  costs.reduce = {12};
+  costs.data_link = {4e-6, 1e9};
   const std::string text = costs_to_json(costs);
   const Costs read = costs_from_json(text, two_slices());
   EXPECT_EQ(costs_to_json(read), text);
@@ -63,6 +65,9 @@ TEST(CostsFile, WhatIsWrittenReadsBackTheSame) {
   EXPECT_EQ(read.link(0, 0).bytes_per_time, 2.5e10);
   EXPECT_EQ(read.default_link.latency, 3e-6);
   EXPECT_EQ(read.overlap, 0.25);
+  EXPECT_EQ(read.reduce_bytes(0), 12);
+  EXPECT_EQ(read.data_link.latency, 4e-6);
+  EXPECT_EQ(read.data_link.bytes_per_time, 1e9);
 }
 
 TEST(CostsFile, StageTimesAddUpTheSlices) {

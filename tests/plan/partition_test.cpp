@@ -5,10 +5,17 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <optional>
+#include <random>
+#include <set>
 
 #include "base/error.h"
-#include "cost/model_costs.h"
+#include "cost/buffers.h"
+#include "cost/part_times.h"
+#include "cost/workspace.h"
+#include "plan/device_memory.h"
 #include "schedule/generators/generator.h"
+#include "schedule/validate.h"
 #include "sim/simulate.h"
 
 namespace sluice {
@@ -16,29 +23,61 @@ namespace {
 
 using Layers = std::vector<std::int64_t>;
 
-double busiest(const Placement& placement, const Layers& layers, const PartWork& work) {
+// What is compared of two splits, in this order.
+struct Score {
+  double work = 0, spread = 0, memory = 0, squares = 0;
+
+  friend auto operator<=>(const Score&, const Score&) = default;
+};
+
+Score score(const PartitionQuery& query, const Layers& layers) {
+  const Placement& placement = query.placement;
   std::vector<double> load(static_cast<std::size_t>(placement.num_devices()), 0);
-  for (int pipe = 0; pipe < placement.num_pipes(); ++pipe)
-    for (int stage = 0; stage < placement.num_stages(); ++stage) {
-      double own = static_cast<double>(layers[static_cast<std::size_t>(stage)]) * work.layer;
-      if (stage == 0) own += work.embedding;
-      if (stage + 1 == placement.num_stages()) own += work.head;
+  std::vector<double> stage_work;
+  for (int stage = 0; stage < placement.num_stages(); ++stage) {
+    double own = static_cast<double>(layers[static_cast<std::size_t>(stage)]) * query.work.layer;
+    if (stage == 0) own += query.work.embedding;
+    if (stage + 1 == placement.num_stages()) own += query.work.head;
+    stage_work.push_back(own);
+    for (int pipe = 0; pipe < placement.num_pipes(); ++pipe)
       load[static_cast<std::size_t>(placement.device_of(pipe, stage))] +=
           own / placement.num_pipes();
+  }
+  Score out;
+  std::set<std::set<int>> seen;  // devices with the same stages count once
+  for (int d = 0; d < placement.num_devices(); ++d) {
+    const auto& placed = placement.stages_of(d);
+    const std::set<int> stages(placed.begin(), placed.end());
+    double low = 1e300, high = 0;
+    Layers own;
+    for (const int stage : stages) {
+      low = std::min(low, stage_work[static_cast<std::size_t>(stage)]);
+      high = std::max(high, stage_work[static_cast<std::size_t>(stage)]);
+      own.push_back(layers[static_cast<std::size_t>(stage)]);
     }
-  return *std::max_element(load.begin(), load.end());
+    const double work = load[static_cast<std::size_t>(d)];
+    out.work = std::max(out.work, work);
+    if (!query.memory.empty())
+      out.memory = std::max(out.memory, query.memory[static_cast<std::size_t>(d)].bytes(own));
+    if (!seen.insert(stages).second) continue;
+    out.spread += high - low;
+    out.squares += work * work;
+  }
+  return out;
 }
 
-// Every way to deal the layers.
-double best_by_trying(const Placement& placement, std::int64_t layers, const PartWork& work) {
-  const auto stages = static_cast<std::size_t>(placement.num_stages());
-  double best = 1e300;
+// Every way to deal that keeps to the cap.
+std::optional<Score> best_by_trying(const PartitionQuery& query) {
+  const auto stages = static_cast<std::size_t>(query.placement.num_stages());
+  std::optional<Score> best;
   Layers dealt(stages, 0);
   const std::function<void(std::size_t, std::int64_t)> deal = [&](std::size_t stage,
                                                                   std::int64_t left) {
     if (stage + 1 == stages) {
       dealt[stage] = left;
-      best = std::min(best, busiest(placement, dealt, work));
+      const Score tried = score(query, dealt);
+      if (query.memory_cap > 0 && tried.memory > query.memory_cap) return;
+      if (!best || tried < *best) best = tried;
       return;
     }
     for (std::int64_t n = stage == 0 ? 0 : 1; n <= left; ++n) {
@@ -46,44 +85,234 @@ double best_by_trying(const Placement& placement, std::int64_t layers, const Par
       deal(stage + 1, left - n);
     }
   };
-  deal(0, layers);
+  deal(0, query.layers);
   return best;
+}
+
+void expect_best(const PartitionQuery& query) {
+  SCOPED_TRACE(testing::Message() << query.placement.num_stages() << " stages on "
+                                  << query.placement.num_devices() << ", " << query.layers
+                                  << " layers, head " << query.work.head << ", cap "
+                                  << query.memory_cap);
+  const std::optional<Score> best = best_by_trying(query);
+  ASSERT_TRUE(best);
+  const Layers dealt = best_partition(query);
+  ASSERT_EQ(std::accumulate(dealt.begin(), dealt.end(), std::int64_t{0}), query.layers);
+  for (std::size_t stage = 1; stage + 1 < dealt.size(); ++stage)
+    ASSERT_GE(dealt[stage], 1);
+  const Score got = score(query, dealt);
+  EXPECT_EQ(got.work, best->work);
+  EXPECT_EQ(got.spread, best->spread);
+  EXPECT_EQ(got.memory, best->memory);
+  EXPECT_NEAR(got.squares, best->squares, 1e-9);
+  const std::vector<double> work = device_work(query, dealt);
+  EXPECT_EQ(*std::max_element(work.begin(), work.end()), got.work);
+}
+
+const std::vector<Placement>& placements() {
+  static const std::vector<Placement> all = {
+      Placement::linear(1),    Placement::linear(2),    Placement::linear(4),
+      Placement::looped(2, 2), Placement::looped(2, 3), Placement::vee(2, 2),
+      Placement::vee(3, 2),    Placement::vee(2, 3),    Placement::mirrored(2),
+      Placement::mirrored(3),  Placement::mirrored(4),  Placement::custom(2, {{0, 1, 1, 0, 0}})};
+  return all;
 }
 
 TEST(Partition, IsTheBestOfAllWaysToDeal) {
   int tried = 0;
-  for (const Placement& placement :
-       {Placement::linear(1), Placement::linear(2), Placement::linear(4), Placement::looped(2, 2),
-        Placement::looped(2, 3), Placement::vee(2, 2), Placement::vee(3, 2), Placement::mirrored(2),
-        Placement::mirrored(4), Placement::custom(2, {{0, 1, 1, 0, 0}})})
+  for (const Placement& placement : placements())
     for (const PartWork& work : {PartWork{1, 0, 0}, PartWork{1, 0, 2.5}, PartWork{2, 0, 1},
                                  PartWork{1, 0.75, 0.5}, PartWork{1, 0, 30}, PartWork{3, 5, 4}})
-      for (std::int64_t layers = std::max(placement.num_stages() - 2, 1); layers <= 11; ++layers) {
-        const Layers dealt = layers_by_work(placement, layers, work);
-        SCOPED_TRACE(testing::Message() << placement.num_stages() << " stages, " << layers
-                                        << " layers, head " << work.head);
-        EXPECT_EQ(std::accumulate(dealt.begin(), dealt.end(), std::int64_t{0}), layers);
-        for (std::size_t stage = 1; stage + 1 < dealt.size(); ++stage)
-          EXPECT_GE(dealt[stage], 1);
-        EXPECT_NEAR(busiest(placement, dealt, work), best_by_trying(placement, layers, work), 1e-9);
+      for (std::int64_t layers = std::max(placement.num_stages() - 2, 1); layers <= 10; ++layers) {
+        expect_best({placement, layers, work, {}, 0});
         ++tried;
       }
   EXPECT_GT(tried, 500);
 }
 
+// With memory of made-up shapes: each device's moments weigh its stages differently, and caps are
+// from where nothing fits to where all does.
+TEST(Partition, IsTheBestOfAllThatFitTheCap) {
+  std::mt19937 random(7);
+  const auto pick = [&](int most) {
+    return static_cast<double>(random() % static_cast<unsigned>(most));
+  };
+  int fitting = 0, refused = 0;
+  for (int round = 0; round < 400; ++round) {
+    const Placement& placement = placements()[random() % placements().size()];
+    PartitionQuery query{
+        placement, placement.num_stages() + static_cast<int>(random() % 6), {}, {}, 0};
+    query.work = {1 + pick(3), pick(4), pick(9) / 2};
+    for (int d = 0; d < placement.num_devices(); ++d) {
+      const auto& placed = placement.stages_of(d);
+      const std::set<int> stages(placed.begin(), placed.end());
+      DeviceMemory& memory = query.memory.emplace_back();
+      memory.fixed = pick(10);
+      memory.per_layer = pick(3);
+      for (int m = 0; m < 1 + round % 3; ++m) {
+        StashMoment& moment = memory.moments.emplace_back();
+        for (std::size_t s = 0; s < stages.size(); ++s)
+          moment.per_layer.push_back(pick(6));
+        moment.ends = pick(4);
+      }
+    }
+    expect_best(query);
+    query.memory_cap = 5 + pick(30);
+    if (best_by_trying(query)) {
+      expect_best(query);
+      ++fitting;
+      continue;
+    }
+    ++refused;
+    try {
+      best_partition(query);
+      FAIL() << "nothing fits";
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find("the least possible is "), std::string::npos);
+    }
+  }
+  EXPECT_GT(fitting, 100);
+  EXPECT_GT(refused, 20);
+}
+
+TEST(Partition, TheLeastPossibleCapIsNamedAndWorks) {
+  constexpr double kMiB = 1 << 20;
+  PartitionQuery query{Placement::linear(2), 6, {1, 0, 2}, {}, 10 * kMiB};
+  query.memory = {{.fixed = 0, .per_layer = kMiB, .moments = {{{3 * kMiB}, 0}}},
+                  {.fixed = 2 * kMiB, .per_layer = kMiB, .moments = {{{2 * kMiB}, 0}}}};
+  // 4 MiB a layer, or 3 and 2: two layers and four are 8 and 14, three each 12 and 11.
+  try {
+    best_partition(query);
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(),
+                 "parallelism.device_memory_mib is 10: no split of 6 layers over 2 stages fits; "
+                 "the least possible is 12");
+  }
+  query.memory_cap = 12 * kMiB;
+  EXPECT_EQ(best_partition(query), (Layers{3, 3}));
+  query.memory_cap = 16 * kMiB;
+  EXPECT_EQ(best_partition(query), (Layers{4, 2}));
+}
+
 TEST(Partition, EqualWorkIsDealtEvenly) {
-  EXPECT_EQ(layers_by_work(Placement::linear(4), 8, {}), (Layers{2, 2, 2, 2}));
-  EXPECT_EQ(layers_by_work(Placement::vee(2, 2), 8, {}), (Layers{2, 2, 2, 2}));
+  EXPECT_EQ(best_partition({Placement::linear(4), 8, {}, {}, 0}), (Layers{2, 2, 2, 2}));
+  EXPECT_EQ(best_partition({Placement::vee(2, 2), 8, {}, {}, 0}), (Layers{2, 2, 2, 2}));
 }
 
 TEST(Partition, ALargeHeadStandsAlone) {
-  EXPECT_EQ(layers_by_work(Placement::linear(4), 9, {1, 0, 3}), (Layers{3, 3, 3, 0}));
-  EXPECT_EQ(layers_by_work(Placement::linear(4), 9, {1, 0, 100}), (Layers{3, 3, 3, 0}));
+  EXPECT_EQ(best_partition({Placement::linear(4), 9, {1, 0, 3}, {}, 0}), (Layers{3, 3, 3, 0}));
+  EXPECT_EQ(best_partition({Placement::linear(4), 9, {1, 0, 100}, {}, 0}), (Layers{3, 3, 3, 0}));
 }
 
 TEST(Partition, StagesOfADeviceTakeAsLongAsEachOther) {
   // Device 0 holds the first and the last stage; the head works as much as three layers.
-  EXPECT_EQ(layers_by_work(Placement::vee(2, 2), 13, {1, 0, 3}), (Layers{4, 4, 4, 1}));
+  EXPECT_EQ(best_partition({Placement::vee(2, 2), 13, {1, 0, 3}, {}, 0}), (Layers{4, 4, 4, 1}));
+}
+
+TEST(Partition, DevicesThatShareAPartOfTheirStagesAreRefused) {
+  EXPECT_THROW(best_partition({Placement::custom(3, {{0, 1, 2}, {1, 1, 2}}), 6, {}, {}, 0}),
+               UserError);
+}
+
+// Whatever the split, what the formula says of a device is what the dry run says.
+TEST(Partition, MemoryOfDevicesIsThatOfTheSplitModel) {
+  for (const char* name : {"1f1b", "interleaved-1f1b", "zb-v", "v-half", "dualpipe", "seq1f1b"}) {
+    SCOPED_TRACE(name);
+    GeneratorOptions options;
+    options.devices = 2;
+    options.microbatches = 6;
+    if (std::string(name) == "seq1f1b") options.slices = 2;
+    const Schedule schedule = validate(generate_schedule(name, options)).lowered;
+    StagedModel model;
+    model.shape = {.family = ModelFamily::llama,
+                   .layers = 12,
+                   .dim = 32,
+                   .heads = 4,
+                   .kv_heads = 2,
+                   .ffn_dim = 96,
+                   .vocab_size = 500};
+    model.sequence_length = 64;
+    const std::vector<DeviceMemory> memory = memory_of_devices(model, schedule, true);
+    std::vector<std::int64_t> sizes;
+    for (int slice = 0; slice < schedule.num_slices; ++slice)
+      sizes.push_back(slice_tokens(model, schedule, slice) * model.shape.dim * 4);
+    const std::vector<std::int64_t> buffers = peak_buffer_bytes(schedule, sizes);
+    std::mt19937 random(3);
+    for (int round = 0; round < 10; ++round) {
+      model.layers_per_stage.clear();
+      for (int stage = 0; stage < schedule.num_stages(); ++stage)
+        model.layers_per_stage.push_back(1 + static_cast<int>(random() % 5));
+      const Simulation sim = simulate(schedule, byte_costs(model, schedule));
+      for (std::size_t d = 0; d < memory.size(); ++d) {
+        const auto& placed = schedule.placement.stages_of(static_cast<int>(d));
+        const std::set<int> distinct(placed.begin(), placed.end());
+        const std::vector<int> stages(distinct.begin(), distinct.end());
+        Layers own;
+        for (const int stage : stages)
+          own.push_back(model.layers_per_stage[static_cast<std::size_t>(stage)]);
+        const WeightBytes held = weight_bytes(model, stages, true);
+        EXPECT_EQ(memory[d].bytes(own),
+                  static_cast<double>(held.weights + held.gradients + held.optimizer + buffers[d] +
+                                      workspace_bytes(model, schedule, stages)) +
+                      sim.devices[d].peak_bytes);
+      }
+    }
+  }
+}
+
+TEST(PartTimes, CountedPartsAddUpToTheWork) {
+  const ModelShape shape = {.family = ModelFamily::llama,
+                            .layers = 2,
+                            .dim = 32,
+                            .heads = 4,
+                            .kv_heads = 2,
+                            .ffn_dim = 96,
+                            .vocab_size = 500};
+  for (const RecomputeLevel level :
+       {RecomputeLevel::none, RecomputeLevel::mlp, RecomputeLevel::full}) {
+    const PartTimes times = counted_part_times(shape, level, 64);
+    EXPECT_NEAR(times.layer.f + times.layer.b, block_work(shape, level, 64), 1e-6);
+    EXPECT_EQ(times.layer.b, times.layer.i + times.layer.w);
+  }
+  const PartTimes times = counted_part_times(shape, RecomputeLevel::none, 64);
+  EXPECT_EQ(times.head.f + times.head.i + times.head.w, head_work(shape));
+  EXPECT_EQ(times.embedding.f + times.embedding.b, 0);
+}
+
+// F of stages with 1, 2, 2 and 1 layers: 7, 8, 8 and 24. A layer takes 4, the embedding 3, the head
+// 20.
+TEST(PartTimes, AreTakenOutOfTheStagesOfAProfile) {
+  Costs profile(4, 1);
+  profile.layers = {1, 2, 2, 1};
+  for (const auto& [stage, time] :
+       {std::pair{0, 7}, std::pair{1, 8}, std::pair{2, 8}, std::pair{3, 24}})
+    profile.at(stage, 0).f = profile.at(stage, 0).b = time;
+  const PartTimes times = measured_part_times(profile, {});
+  EXPECT_EQ(times.layer.f, 4);
+  EXPECT_EQ(times.embedding.f, 3);
+  EXPECT_EQ(times.head.f, 20);
+  EXPECT_EQ(times.head.b, 20);
+
+  // Of two stages the first is taken for layers alone.
+  Costs two(2, 2);
+  two.layers = {4, 2};
+  two.at(0, 0).f = 5;
+  two.at(0, 1).f = 7;
+  two.at(1, 0).f = two.at(1, 1).f = 8;
+  EXPECT_EQ(measured_part_times(two, {}).layer.f, 3);
+  EXPECT_EQ(measured_part_times(two, {}).embedding.f, 0);
+  EXPECT_EQ(measured_part_times(two, {}).head.f, 10);
+
+  // Of one stage, as the counts say: 10 of 25 for the head.
+  Costs one(1, 1);
+  one.layers = {3};
+  one.at(0, 0).f = 50;
+  const PartTimes counted = {.layer = {.f = 5}, .embedding = {}, .head = {.f = 10}};
+  EXPECT_EQ(measured_part_times(one, counted).head.f, 20);
+  EXPECT_EQ(measured_part_times(one, counted).layer.f, 10);
+  one.layers.clear();
+  EXPECT_THROW(measured_part_times(one, counted), UserError);
 }
 
 // A shape of 8 billion weights with a vocabulary of 128 thousand, whose head works as much as three
@@ -97,21 +326,12 @@ TEST(Partition, ALargeVocabularyNoLongerHoldsThePipelineUp) {
   shape.kv_heads = 8;
   shape.ffn_dim = 14336;
   shape.vocab_size = 128256;
-  const PartWork work{.layer = block_work(shape, RecomputeLevel::none, 4096),
-                      .head = head_work(shape)};
+  const PartTimes times = counted_part_times(shape, RecomputeLevel::none, 4096);
+  const PartWork work{.layer = times.layer.f + times.layer.b, .head = head_work(shape)};
+  StagedModel model{.shape = shape, .layers_per_stage = {}, .sequence_length = 4096};
   const auto makespan = [&](const Schedule& schedule, const Layers& layers) {
-    std::vector<OpCosts> table;
-    for (std::size_t stage = 0; stage < layers.size(); ++stage) {
-      OpCosts costs;
-      costs.f = costs.i = costs.w = static_cast<double>(layers[stage]) * work.layer / 3;
-      if (stage + 1 == layers.size()) {  // the head's I has nothing left to do
-        costs.f += work.head / 2;
-        costs.w += work.head / 2;
-      }
-      costs.b = costs.i + costs.w;
-      table.push_back(costs);
-    }
-    return simulate(schedule, Costs(schedule.num_stages(), 1, std::move(table))).makespan;
+    model.layers_per_stage = layers;
+    return simulate(schedule, costs_of_parts(times, model, schedule)).makespan;
   };
   const auto ratio = [&](const char* name) {
     GeneratorOptions options;
@@ -120,7 +340,7 @@ TEST(Partition, ALargeVocabularyNoLongerHoldsThePipelineUp) {
     const Schedule schedule = generate_schedule(name, options);
     const auto stages = static_cast<std::size_t>(schedule.num_stages());
     const Layers even(stages, 32 / schedule.num_stages());
-    return makespan(schedule, layers_by_work(schedule.placement, 32, work)) /
+    return makespan(schedule, best_partition({schedule.placement, 32, work, {}, 0})) /
            makespan(schedule, even);
   };
   EXPECT_NEAR(work.head / work.layer, 2.95, 0.01);
@@ -130,8 +350,8 @@ TEST(Partition, ALargeVocabularyNoLongerHoldsThePipelineUp) {
 }
 
 TEST(Partition, TooFewLayersAreRefused) {
-  EXPECT_EQ(layers_by_work(Placement::linear(4), 2, {}), (Layers{0, 1, 1, 0}));
-  EXPECT_THROW(layers_by_work(Placement::linear(4), 1, {}), UserError);
+  EXPECT_EQ(best_partition({Placement::linear(4), 2, {}, {}, 0}), (Layers{0, 1, 1, 0}));
+  EXPECT_THROW(best_partition({Placement::linear(4), 1, {}, {}, 0}), UserError);
 }
 
 }  // namespace

@@ -80,8 +80,8 @@ TEST(Config, EveryKindOfValueIsReadFromFileAndFlag) {
   EXPECT_EQ(file.parallelism.layers_per_stage.rule, "list");
   EXPECT_EQ(file.parallelism.layers_per_stage.list, (std::vector<int>{0, 8}));
   EXPECT_EQ(file.data.path, "a b\nc\u00e9");
-  EXPECT_EQ(read("[parallelism]\nlayers_per_stage = 'cost'\n").parallelism.layers_per_stage.rule,
-            "cost");
+  EXPECT_EQ(read("[parallelism]\nlayers_per_stage = 'auto'\n").parallelism.layers_per_stage.rule,
+            "auto");
   EXPECT_FALSE(read("", {"--metrics.progress", "false"}).metrics.progress);
 }
 
@@ -373,7 +373,7 @@ TEST(Config, WhatDoesNotFitTogetherIsSaid) {
         "--parallelism.slices=3"},
        "parallelism.slice_sizes names 2 slices"},
       {{"--parallelism.pipeline_parallel_degree=3"}, "model.layers is 8: does not divide by the 3"},
-      {{"--parallelism.pipeline_parallel_degree=11", "--parallelism.layers_per_stage=cost"},
+      {{"--parallelism.pipeline_parallel_degree=11", "--parallelism.layers_per_stage=auto"},
        "model.layers is 8: too few for 11 stages"},
       {{"--parallelism.layers_per_stage=7"}, "parallelism.layers_per_stage sums to 7"},
       {{"--parallelism.layers_per_stage=4,4"}, "parallelism.layers_per_stage has 2 numbers"},

@@ -275,6 +275,48 @@ TEST(Simulate, TheCriticalPathIsAChainWithoutGaps) {
   EXPECT_EQ(ops, (std::vector<std::string>{"0F0", "1F0", "1B0", "1F1", "1B1", "0B1"}));
 }
 
+// Two stages on one device:
+//   compute  F0 F1 B1B1 B0B0          B1 ends at 4, B0 at 6
+//   reduce               R1-----------R0-----    R1 4..9 (5 bytes at 1 per time), R0 9..11
+TEST(Simulate, ReductionsFollowEachOtherBesideTheCompute) {
+  const Schedule schedule = valid_schedule("0F0,1F0,1B0,1REDUCE_GRAD,0B0,0REDUCE_GRAD\n");
+  Costs costs = unit_costs(schedule, {1, 1, 1}, 0, 1);
+  EXPECT_EQ(simulate(schedule, costs).makespan, 6);
+  costs.reduce = {2, 5};
+  costs.data_link = {0, 1};
+  const Simulation sim = simulate(schedule, costs, {.timeline = true});
+  EXPECT_EQ(sim.makespan, 11);
+  EXPECT_EQ(sim.exposed_reduction, 5);
+  EXPECT_EQ(sim.span, 6);  // of the compute
+  EXPECT_EQ(sim.bubble, 0);
+  const std::vector<Reduction>& reductions = sim.timeline.devices[0].reductions;
+  ASSERT_EQ(reductions.size(), 2u);
+  EXPECT_EQ(std::tie(reductions[0].start, reductions[0].end), std::make_tuple(4.0, 9.0));
+  EXPECT_EQ(std::tie(reductions[1].start, reductions[1].end), std::make_tuple(9.0, 11.0));
+  // R0 waits for R1, and that for 1B0: the end of the chain.
+  EXPECT_EQ(critical_path(sim.timeline).back().span, 2);
+  // Latency delays each and occupies nothing: R1 4..9 arrives at 19, R0 9..11 at 21.
+  costs.data_link.latency = 10;
+  EXPECT_EQ(simulate(schedule, costs).makespan, 21);
+  // Short ones hide: R1 4..4.5; R0 6..6.25 ends the step.
+  costs.reduce = {0.25, 0.5};
+  costs.data_link.latency = 0;
+  EXPECT_EQ(simulate(schedule, costs).exposed_reduction, 0.25);
+}
+
+// Device 1 is done at 7 and reduces until 8.5, before device 0 ends at 9.
+TEST(Simulate, OnlyWhatOutlastsTheComputeOfAllDevicesIsExposed) {
+  const Schedule schedule = valid_schedule("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1,1REDUCE_GRAD\n");
+  Costs costs = unit_costs(schedule, {1, 1, 1}, 0, 1);
+  costs.reduce = {100, 3};
+  costs.data_link = {0, 2};
+  EXPECT_EQ(simulate(schedule, costs).exposed_reduction, 0);
+  EXPECT_EQ(simulate(schedule, costs).makespan, 9);
+  costs.data_link.bytes_per_time = 1;
+  EXPECT_EQ(simulate(schedule, costs).exposed_reduction, 1);
+  EXPECT_EQ(simulate(validate(schedule).lowered, costs).makespan, 10);
+}
+
 TEST(Simulate, RefusesWhatWasNotProved) {
   const Schedule stuck = read_schedule("0B0,0F0\n1F0,1B0\n");
   EXPECT_THROW(simulate(stuck, unit_costs(stuck, {1, 1, 1}, 0, 1)), InternalError);

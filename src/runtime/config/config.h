@@ -62,7 +62,7 @@ struct LrSchedulerConfig {
   bool operator==(const LrSchedulerConfig&) const = default;
 };
 
-// How the layers are dealt to the stages: by a rule (even, cost), or the rule "list" and a number
+// How the layers are dealt to the stages: by a rule (even, auto), or the rule "list" and a number
 // for each stage.
 struct LayersPerStage {
   std::string rule = "even";
@@ -77,6 +77,8 @@ struct ParallelismConfig {
   int num_microbatches = 0;                    // 0: one sequence each
   int stages_per_device = 0;                   // 0: the schedule's own
   LayersPerStage layers_per_stage;
+  std::string partition_costs;   // "": auto counts multiplications
+  double device_memory_mib = 0;  // 0: auto has no cap to keep
   int slices = 1;
   std::vector<int> slice_sizes;  // empty: equal slices
   double memory_cap = 0;         // stage-activations per device; 0: none

@@ -128,9 +128,15 @@ std::vector<ConfigKey> make_schema() {
        .help = "microbatches per step; they divide the global batch; 0: one sequence each"},
       {SLUICE_KEY(parallelism, stages_per_device), .range = {0, 1024},
        .help = "stages on each device; 0: the schedule's own number"},
-      {SLUICE_KEY(parallelism, layers_per_stage), .range = {0, 10'000}, .choices = {"even", "cost"},
-       .help = "even: the same number for every stage; cost: balanced with embedding and head; or "
-               "a list, one number per stage (0 first or last: embedding or head alone)"},
+      {SLUICE_KEY(parallelism, layers_per_stage), .range = {0, 10'000}, .choices = {"even", "auto"},
+       .help =
+           "even: the same number for every stage; auto: so that the slowest device is as fast "
+           "as possible, embedding and head counted (sluice partition shows it); or a list, one "
+           "number per stage (0 first or last: embedding or head alone)"},
+      {SLUICE_KEY(parallelism, partition_costs),
+       .help = "a costs file of sluice profile that auto goes by; empty: by counting products"},
+      {SLUICE_KEY(parallelism, device_memory_mib), .range = {0, 1e9},
+       .help = "MiB of a device that auto keeps to, counted as --dry-run does; 0: no cap"},
       {SLUICE_KEY(parallelism, slices), .range = {1, kMaxSlices},
        .help = "slices of each sequence, where the schedule cuts sequences"},
       {SLUICE_KEY(parallelism, slice_sizes), .range = {1, 1 << 24},

@@ -209,9 +209,9 @@ void check_layers(const Config& config, std::int64_t stages, Problems& problems)
   if (split.rule == "even" && layers % stages != 0)
     problems.add(
         "model.layers is {}: does not divide by the {} stages; change it, or set "
-        "parallelism.layers_per_stage to cost or to a list",
+        "parallelism.layers_per_stage to auto or to a list",
         layers, stages);
-  if (split.rule == "cost" && stages > layers + 2)
+  if (split.rule == "auto" && stages > layers + 2)
     problems.add(
         "model.layers is {}: too few for {} stages, even with embedding and head as stages of "
         "their own; use fewer stages",
@@ -237,9 +237,25 @@ void check_layer_list(const Config& config, Problems& problems) {
           s);
 }
 
+// Keys that only the rule auto reads.
+void check_auto(const ParallelismConfig& parallelism, Problems& problems) {
+  if (parallelism.layers_per_stage.rule == "auto") return;
+  if (!parallelism.partition_costs.empty())
+    problems.add(
+        "parallelism.partition_costs is '{}': only parallelism.layers_per_stage = auto reads it; "
+        "set that, or leave the key out",
+        parallelism.partition_costs);
+  if (parallelism.device_memory_mib != 0)
+    problems.add(
+        "parallelism.device_memory_mib is {}: only parallelism.layers_per_stage = auto keeps to "
+        "it; set that, or leave the key out",
+        number(parallelism.device_memory_mib));
+}
+
 void check_schedule(const Config& config, Problems& problems) {
   const ParallelismConfig& parallelism = config.parallelism;
   check_layer_list(config, problems);
+  check_auto(parallelism, problems);
   if (!parallelism.pipeline_parallel_schedule_csv.empty()) {
     if (parallelism.memory_cap != 0)
       problems.add("parallelism.memory_cap is {}: the CSV's order is fixed; leave the key out",

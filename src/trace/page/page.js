@@ -4,6 +4,7 @@
 //   kinds     [{name, words, colours: one per shade}]
 //   devices   [{times: [start, end, ...], kinds: one base-36 digit per span, index into kinds,
 //               stages, microbatches, slices (absent if one), joined: [span, ...],
+//               reductions: [stage, start, end, ...] (absent if none),
 //               memory: [time, value, ...], peak, bubble, name}]
 //   messages  [from, to, start, end, 0 activation | 1 gradient, stage, microbatch, slice, ...]
 "use strict";
@@ -45,6 +46,7 @@
       stages: Int32Array.from(d.stages),
       microbatches: Int32Array.from(d.microbatches),
       slices: d.slices ? Uint16Array.from(d.slices) : null,
+      reductions: Float64Array.from(d.reductions ?? []),
       memory: Float64Array.from(d.memory),
       lane: null,  // 1 top half, 2 bottom half of the row, for ops that run at the same time
       joined: d.joined,
@@ -65,7 +67,10 @@
   const messages = Float64Array.from(data.messages);
   const maxPeak = Math.max(...devices.map((d) => d.peak), 0) || 1;
   let end = 0;
-  for (const d of devices) if (d.count > 0) end = Math.max(end, d.times[2 * d.count - 1]);
+  for (const d of devices) {
+    if (d.count > 0) end = Math.max(end, d.times[2 * d.count - 1]);
+    if (d.reductions.length > 0) end = Math.max(end, d.reductions[d.reductions.length - 1]);
+  }
   end = end || 1;
 
   const tidy = (value) => {
@@ -228,6 +233,19 @@
     }
   };
 
+  // Gradient reductions run beside the ops: a strip along the lower edge of the row.
+  const drawReductions = (device, y, height) => {
+    const kind = kinds.find((k) => k.name === "REDUCE_GRAD");
+    if (device.reductions.length === 0 || !kind.shown) return;
+    const tall = Math.max(2, height / 5);
+    for (let i = 0; i < device.reductions.length; i += 3) {
+      const [stage, from, to] = device.reductions.subarray(i, i + 3);
+      const chunk = Math.floor((stage * data.numChunks) / data.numStages);
+      context.fillStyle = kind.colours[Math.min(numShades - 1, chunk * data.numPipes)];
+      context.fillRect(xOf(from), y + height - tall, Math.max(1, xOf(to) - xOf(from) - 1), tall);
+    }
+  };
+
   // Ops narrower than a pixel: each pixel takes the average of what runs in it.
   const strip = document.createElement("canvas");
   const drawAverages = (device, first, last, y, height) => {
@@ -383,6 +401,7 @@
       const last = firstAfter(device, view.to);
       if (last - first > plotWidth() / 2) drawAverages(device, first, last, y, height);
       else drawBoxes(device, first, last, y, height);
+      drawReductions(device, y, height);
       if (withMemory() && view.row >= 5) {
         context.fillStyle = theme.memory;
         drawMemory(device, y + height + 1, (height / 0.6) * 0.4 - 1);

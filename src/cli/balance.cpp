@@ -1,0 +1,60 @@
+#include "cli/balance.h"
+
+#include "base/error.h"
+#include "cli/options.h"
+#include "plan/device_memory.h"
+#include "runtime/options.h"
+#include "sim/simulate.h"
+
+namespace sluice::cli {
+namespace {
+
+PartWork part_work(const PartTimes& times, const Schedule& schedule) {
+  const bool split = schedule.has(OpKind::I);
+  const auto sum = [&](const PartTimes::Ops& ops) {
+    return ops.f + (split ? ops.i + ops.w : ops.b);
+  };
+  return {sum(times.layer), sum(times.embedding), sum(times.head)};
+}
+
+}  // namespace
+
+Balance balance_of(const Config& config, const Schedule& schedule) {
+  Balance balance;
+  Config open = config;
+  open.parallelism.layers_per_stage = {
+      "list", std::vector<int>(static_cast<std::size_t>(schedule.num_stages()), 0)};
+  const TrainerOptions options = trainer_options(open, schedule);
+  balance.model = staged_model(options, schedule);
+  balance.times =
+      counted_part_times(balance.model.shape, balance.model.level, balance.model.sequence_length);
+  if (const std::string& file = config.parallelism.partition_costs; !file.empty()) {
+    try {
+      const Costs profile = stage_costs_from_json(read_file(file));
+      balance.times = measured_part_times(profile, balance.times);
+      balance.link = profile.default_link;
+      balance.measured = true;
+    } catch (const UserError& error) {
+      throw UserError(fmt::format("parallelism.partition_costs is '{}': {}", file, error.what()),
+                      error.code());
+    }
+  }
+  balance.query.placement = schedule.placement;
+  balance.query.layers = config.model.layers;
+  balance.query.work = part_work(balance.times, schedule);
+  balance.query.memory =
+      memory_of_devices(balance.model, schedule, options.optimizer.kind == OptimizerKind::adamw);
+  balance.query.memory_cap = config.parallelism.device_memory_mib * (1 << 20);
+  return balance;
+}
+
+double step_time(const Balance& balance, const Schedule& schedule,
+                 const std::vector<std::int64_t>& layers) {
+  StagedModel model = balance.model;
+  model.layers_per_stage = layers;
+  Costs costs = costs_of_parts(balance.times, model, schedule);
+  costs.default_link = balance.link;
+  return simulate(schedule, costs).makespan;
+}
+
+}  // namespace sluice::cli

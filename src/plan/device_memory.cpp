@@ -1,0 +1,93 @@
+#include "plan/device_memory.h"
+
+#include <set>
+
+#include "cost/buffers.h"
+#include "cost/workspace.h"
+#include "sim/memory_replay.h"
+
+namespace sluice {
+namespace {
+
+// Bytes of the ops of one stage alone, one layer of it or its ends.
+Costs of_stage(const Costs& with_layer, const Costs& ends, int stage) {
+  Costs out(ends.num_stages(), ends.num_slices());
+  for (int slice = 0; slice < ends.num_slices(); ++slice) {
+    const OpCosts &one = with_layer.at(stage, slice), &none = ends.at(stage, slice);
+    OpCosts& costs = out.at(stage, slice);
+    costs.after_f = one.after_f - none.after_f;
+    costs.after_i = one.after_i - none.after_i;
+    costs.kv = one.kv - none.kv;
+    costs.kv_gradient = one.kv_gradient - none.kv_gradient;
+  }
+  return out;
+}
+
+bool dominated(const StashMoment& a, const StashMoment& by) {
+  if (a.ends > by.ends) return false;
+  for (std::size_t s = 0; s < a.per_layer.size(); ++s)
+    if (a.per_layer[s] > by.per_layer[s]) return false;
+  return a != by;
+}
+
+// The moments of a device's program that can be the largest of all, for some split.
+std::vector<StashMoment> moments_of(const Schedule& schedule, std::size_t device,
+                                    const std::vector<int>& stages, const Costs& one,
+                                    const Costs& none) {
+  std::vector<MemoryReplay> layers;
+  for (const int stage : stages)
+    layers.emplace_back(schedule, of_stage(one, none, stage));
+  MemoryReplay ends(schedule, none);
+  std::set<StashMoment> seen;
+  for (const Op& op : schedule.programs[device]) {
+    if (!is_compute(op.kind)) continue;
+    StashMoment moment;
+    for (MemoryReplay& replay : layers)
+      moment.per_layer.push_back(replay.apply(device, op).at_end);
+    moment.ends = ends.apply(device, op).at_end;
+    seen.insert(std::move(moment));
+  }
+  std::vector<StashMoment> out;
+  for (const StashMoment& moment : seen)
+    if (std::none_of(seen.begin(), seen.end(),
+                     [&](const StashMoment& other) { return dominated(moment, other); }))
+      out.push_back(moment);
+  return out;
+}
+
+double sum(const WeightBytes& bytes) {
+  return static_cast<double>(bytes.weights + bytes.gradients + bytes.optimizer);
+}
+
+}  // namespace
+
+std::vector<DeviceMemory> memory_of_devices(StagedModel model, const Schedule& lowered,
+                                            bool adamw) {
+  std::vector<std::int64_t> slice_bytes;
+  for (int slice = 0; slice < lowered.num_slices; ++slice)
+    slice_bytes.push_back(slice_tokens(model, lowered, slice) * model.shape.dim *
+                          model.element_bytes);
+  const std::vector<std::int64_t> buffers = peak_buffer_bytes(lowered, slice_bytes);
+  const auto num_stages = static_cast<std::size_t>(lowered.num_stages());
+  StagedModel with_layers = model;
+  model.layers_per_stage.assign(num_stages, 0);
+  with_layers.layers_per_stage.assign(num_stages, 1);
+  const Costs none = byte_costs(model, lowered), one = byte_costs(with_layers, lowered);
+  std::vector<DeviceMemory> out;
+  for (std::size_t d = 0; d < lowered.programs.size(); ++d) {
+    const std::vector<int>& placed = lowered.placement.stages_of(static_cast<int>(d));
+    const std::set<int> distinct(placed.begin(), placed.end());
+    const std::vector<int> stages(distinct.begin(), distinct.end());
+    DeviceMemory& memory = out.emplace_back();
+    const double ends = sum(weight_bytes(model, stages, adamw));
+    memory.fixed =
+        ends + static_cast<double>(buffers[d] + workspace_bytes(with_layers, lowered, stages));
+    if (!stages.empty())
+      memory.per_layer = (sum(weight_bytes(with_layers, stages, adamw)) - ends) /
+                         static_cast<double>(stages.size());
+    memory.moments = moments_of(lowered, d, stages, one, none);
+  }
+  return out;
+}
+
+}  // namespace sluice
