@@ -135,7 +135,7 @@ void read_tensors(const Checkpoint& checkpoint, const std::vector<Saved>& wanted
         {.name = saved.name, .dtype = dtype_of(saved.tensor), .shape = saved.tensor.sizes().vec()},
         tied);
     SLUICE_CHECK(saved.tensor.is_contiguous(), "'{}' is not contiguous", saved.name);
-    checkpoint.read_rows(spec, 0, num_rows(spec), bytes_of(saved.tensor));
+    checkpoint.read_box(spec, whole_box(spec), bytes_of(saved.tensor));
   }
 }
 

@@ -1,5 +1,5 @@
 // Any text at all, sealed with its hash, as the manifest of a checkpoint: the reader refuses it
-// with a UserError, or reads one whose rows tile its tensors and that is written and read back the
+// with a UserError, or reads one whose boxes tile its tensors and that is written and read back the
 // same.
 #include <cstddef>
 #include <cstdint>
@@ -29,7 +29,7 @@ void try_text(const std::string& body) {
     require(error.code() == ExitCode::bad_data, "refused with another exit code", text);
     return;
   }
-  require(tiling_problem(manifest.shards).empty(), "rows do not tile the tensors", text);
+  require(tiling_problem(manifest.shards).empty(), "boxes do not tile the tensors", text);
   require(read_manifest(write_manifest(manifest), "written") == manifest, "not read back the same",
           text);
 }

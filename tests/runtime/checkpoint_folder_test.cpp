@@ -77,7 +77,7 @@ TEST_F(CheckpointFolderTest, LayoutIsTheDocumentedOne) {
        {R"("step": 20,)", R"("mesh": {"data": 1, "pipeline": 2, "tensor": 1, "sequence": 1},)",
         R"("schedule": "v-half",)", R"("state": {"data_position":80},)",
         R"({"name": "embedding", "dtype": "F32", "shape": [5, 3], "rows": [3, 5], )"
-        R"("file": "rank-00001.safetensors"})"})
+        R"("columns": [0, 3], "file": "rank-00001.safetensors"})"})
     EXPECT_NE(manifest.find(part), std::string::npos) << part << "\n" << manifest;
 }
 
@@ -97,7 +97,7 @@ TEST_F(CheckpointFolderTest, AnyRowsAreReadFromWhicheverShardsHoldThem) {
   for (std::int64_t begin = 0; begin <= 5; ++begin)
     for (std::int64_t end = begin; end <= 5; ++end) {
       std::vector<std::byte> bytes(static_cast<std::size_t>(end - begin) * 12);
-      checkpoint.read_rows(*tensor, begin, end, bytes);
+      checkpoint.read_box(*tensor, rows_of(*tensor, begin, end), bytes);
       EXPECT_EQ(bytes, content(*tensor, 20, begin, end)) << begin << " " << end;
     }
 }
@@ -156,8 +156,8 @@ TEST(SwappedShards, OfEqualSizeAreForeignToo) {
   const TensorSpec tensor{"w", Dtype::f32, {4, 2}};
   const std::vector<std::byte> rows = content(tensor, 7, 0, 2);
   const auto bytes = [&](std::size_t) { return std::span<const std::byte>(rows); };
-  first.write_shard(7, {{tensor, 0, 2}}, bytes);
-  second.write_shard(7, {{tensor, 2, 4}}, bytes);
+  first.write_shard(7, {{tensor, rows_of(tensor, 0, 2)}}, bytes);
+  second.write_shard(7, {{tensor, rows_of(tensor, 2, 4)}}, bytes);
   first.commit(info_of(7));
   const std::string folder = scratch.path() + "/step-00000007/";
   Checkpoint(folder).verify();
@@ -178,7 +178,7 @@ TEST(SwappedShards, OfEqualSizeAreForeignToo) {
   // A rank that reads without verifying sees it as well.
   EXPECT_NE(refusal([&](const Checkpoint& read) {
               std::vector<std::byte> into(16);
-              read.read_rows(tensor, 0, 2, into);
+              read.read_box(tensor, rows_of(tensor, 0, 2), into);
             }).find(reason),
             std::string::npos);
 }
@@ -337,7 +337,10 @@ TEST_F(CheckpointFolderTest, SealedManifestOfWrongFormIsRefused) {
     rewrite(path(20, "manifest.json"), body + " \"sha256\": \"" + hash + "\"\n}\n");
   };
   const std::pair<const char*, const char*> cases[] = {
-      {R"("format": 2)", R"("format": 1)"},
+      {R"("format": 3)", R"("format": 2)"},
+      {R"("columns": [0, 3])", R"("columns": [0, 2])"},
+      {R"("columns": [0, 3])", R"("columns": [0, 4])"},
+      {R"("columns": [0, 3], )", ""},
       {R"("step": 20)", R"("step": -20)"},
       {R"("step": 20)", R"("step": 20.5)"},
       {R"("step": 20)", R"("step": 20, "step": 20)"},
@@ -436,7 +439,7 @@ TEST(RanksInThreads, SaveTogetherAndReadTogether) {
     if (rank != 0) folder.emplace(files, options);
     for (const std::int64_t step : {1, 2, 3}) {
       const std::vector<std::byte> row = content(tensor, step, rank, rank + 1);
-      folder->write_shard(step, {{tensor, rank, rank + 1}},
+      folder->write_shard(step, {{tensor, rows_of(tensor, rank, rank + 1)}},
                           [&](std::size_t) { return std::span<const std::byte>(row); });
       together.arrive_and_wait();
       if (rank == 0) folder->commit(info_of(step));
@@ -457,7 +460,7 @@ TEST(RanksInThreads, SaveTogetherAndReadTogether) {
   {
     std::vector<std::jthread> ranks;
     for (auto& into : read)
-      ranks.emplace_back([&] { checkpoint.read_rows(tensor, 0, kRanks, into); });
+      ranks.emplace_back([&] { checkpoint.read_box(tensor, whole_box(tensor), into); });
   }
   for (const auto& bytes : read)
     EXPECT_EQ(bytes, content(tensor, 3, 0, kRanks));

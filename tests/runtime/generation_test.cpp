@@ -96,11 +96,10 @@ class Generation : public testing::Test {
       std::vector<at::Tensor> parts;
       for (const Parameter* parameter : decoder.parameters()) {
         const std::int64_t rows = parameter->value.size(0), cut = rows / 3;
-        pieces.push_back({{parameter->name, Dtype::f32, parameter->value.sizes().vec()},
-                          second ? cut : 0,
-                          second ? rows : cut});
-        parts.push_back(
-            parameter->value.slice(0, pieces.back().row_begin, pieces.back().row_end).contiguous());
+        const TensorSpec whole{parameter->name, Dtype::f32, parameter->value.sizes().vec()};
+        const Box box = rows_of(whole, second ? cut : 0, second ? rows : cut);
+        pieces.push_back({whole, box});
+        parts.push_back(parameter->value.slice(0, box.rows.begin, box.rows.end).contiguous());
       }
       ranks[second].write_shard(3, pieces, [&](std::size_t i) {
         return std::span(static_cast<const std::byte*>(parts[i].const_data_ptr()),

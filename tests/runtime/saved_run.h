@@ -17,8 +17,9 @@ namespace sluice::test {
 // Rows 0..2 of "embedding" and all of "scale" are rank 0's; rows 3..4 and "head" are rank 1's.
 inline std::vector<TensorPiece> pieces_of(int rank) {
   const TensorSpec embedding{"embedding", Dtype::f32, {5, 3}};
-  if (rank == 0) return {{embedding, 0, 3}, whole_tensor({"scale", Dtype::f64, {}})};
-  return {whole_tensor({"head", Dtype::bf16, {2, 2}}), {embedding, 3, 5}};
+  if (rank == 0)
+    return {{embedding, rows_of(embedding, 0, 3)}, whole_tensor({"scale", Dtype::f64, {}})};
+  return {whole_tensor({"head", Dtype::bf16, {2, 2}}), {embedding, rows_of(embedding, 3, 5)}};
 }
 
 // Rows [begin, end) of a tensor as saved at a step.
@@ -48,7 +49,7 @@ inline void write_shard(CheckpointFolder& folder, int rank, std::int64_t step) {
   const std::vector<TensorPiece> pieces = pieces_of(rank);
   std::vector<std::byte> bytes;
   folder.write_shard(step, pieces, [&](std::size_t i) {
-    bytes = content(pieces[i].tensor, step, pieces[i].row_begin, pieces[i].row_end);
+    bytes = content(pieces[i].tensor, step, pieces[i].box.rows.begin, pieces[i].box.rows.end);
     return std::span<const std::byte>(bytes);
   });
 }
@@ -69,7 +70,7 @@ inline void expect_contents(const FoundCheckpoint& found) {
   ASSERT_EQ(checkpoint.tensors().size(), 3U);
   for (const TensorSpec& tensor : checkpoint.tensors()) {
     std::vector<std::byte> bytes(tensor_bytes(tensor.dtype, tensor.shape).value());
-    checkpoint.read_rows(tensor, 0, num_rows(tensor), bytes);
+    checkpoint.read_box(tensor, whole_box(tensor), bytes);
     EXPECT_EQ(bytes, content(tensor, found.step, 0, num_rows(tensor))) << tensor.name;
   }
 }

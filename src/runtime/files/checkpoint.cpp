@@ -86,6 +86,53 @@ void check_sizes(const std::string& folder, const Manifest& manifest) {
   if (error) fail(folder, fmt::format("cannot be listed: {}", error.message()));
 }
 
+// Which part of a stored box goes to which place of a wanted one.
+struct Copy {
+  Box stored;
+  Box wanted;
+  Box part;  // of both
+};
+
+constexpr std::uint64_t kScratchBytes = 4 << 20;
+
+void copy_part(const SafetensorsFile& file, const TensorInfo& tensor, const Copy& copy,
+               std::span<std::byte> into, std::vector<std::byte>& scratch) {
+  const auto& [stored, wanted, part] = copy;
+  const auto count = [](std::int64_t value) { return static_cast<std::size_t>(value); };
+  if (part.columns == stored.columns && part.columns == wanted.columns) {
+    // Whole rows on both sides lie together; a single one of them may end inside a byte.
+    const auto bytes_of_rows = [&](std::int64_t rows) {
+      if (rows == 0) return std::size_t{0};
+      std::vector<std::int64_t> shape = tensor.shape;
+      if (!shape.empty()) shape[0] = rows;
+      const auto bytes = tensor_bytes(tensor.dtype, shape);
+      SLUICE_CHECK(bytes.has_value(), "{} rows of tensor {} end inside a byte", rows, tensor.name);
+      return static_cast<std::size_t>(*bytes);
+    };
+    file.read(tensor,
+              into.subspan(bytes_of_rows(part.rows.begin - wanted.rows.begin),
+                           bytes_of_rows(part.rows.size())),
+              bytes_of_rows(part.rows.begin - stored.rows.begin));
+    return;
+  }
+  const std::size_t stored_row = tensor.bytes / count(stored.rows.size());
+  const std::size_t wanted_row = into.size() / count(wanted.rows.size());
+  const std::size_t column = stored_row / count(stored.columns.size());
+  const std::size_t from = column * count(part.columns.begin - stored.columns.begin);
+  const std::size_t to = column * count(part.columns.begin - wanted.columns.begin);
+  const std::size_t bytes = column * count(part.columns.size());
+  const auto step = static_cast<std::int64_t>(
+      std::max<std::uint64_t>(1, kScratchBytes / std::max<std::size_t>(stored_row, 1)));
+  for (std::int64_t row = part.rows.begin; row < part.rows.end; row += step) {
+    const std::size_t rows = count(std::min(step, part.rows.end - row));
+    scratch.resize(stored_row * rows);
+    file.read(tensor, scratch, stored_row * count(row - stored.rows.begin));
+    for (std::size_t r = 0; r < rows; ++r)
+      std::copy_n(scratch.data() + r * stored_row + from, bytes,
+                  into.data() + (count(row - wanted.rows.begin) + r) * wanted_row + to);
+  }
+}
+
 }  // namespace
 
 Checkpoint::Checkpoint(const std::string& folder)
@@ -94,12 +141,8 @@ Checkpoint::Checkpoint(const std::string& folder)
   for (std::size_t i = 0; i < manifest_.shards.size(); ++i)
     for (const TensorPiece& piece : manifest_.shards[i].pieces)
       places_[piece.tensor.name].push_back({i, &piece});
-  for (auto& [name, places] : places_) {
-    std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
-      return a.piece->row_begin < b.piece->row_begin;
-    });
+  for (const auto& [name, places] : places_)
     tensors_.push_back(places.front().piece->tensor);
-  }
 }
 
 const TensorSpec* Checkpoint::find(std::string_view name) const {
@@ -142,32 +185,23 @@ const SafetensorsFile& Checkpoint::shard_file(std::size_t shard) const {
   return *files_[shard];
 }
 
-void Checkpoint::read_rows(const TensorSpec& tensor, std::int64_t row_begin, std::int64_t row_end,
-                           std::span<std::byte> into) const {
+void Checkpoint::read_box(const TensorSpec& tensor, const Box& box,
+                          std::span<std::byte> into) const {
   const auto found = places_.find(tensor.name);
   SLUICE_CHECK(found != places_.end() && found->second.front().piece->tensor == tensor,
                "tensor {} is not in {}", tensor.name, folder_);
-  SLUICE_CHECK(0 <= row_begin && row_begin <= row_end && row_end <= num_rows(tensor),
-               "rows [{}, {}) of tensor {} with {}", row_begin, row_end, tensor.name,
-               num_rows(tensor));
-  const auto bytes_of_rows = [&](std::int64_t begin, std::int64_t end) {
-    const auto bytes = tensor_bytes(tensor.dtype, stored_form({tensor, begin, end}).shape);
-    SLUICE_CHECK(bytes.has_value(), "rows [{}, {}) of tensor {} end inside a byte", begin, end,
-                 tensor.name);
-    return static_cast<std::size_t>(*bytes);
-  };
-  SLUICE_CHECK(into.size() == bytes_of_rows(row_begin, row_end),
-               "rows [{}, {}) of tensor {} need {} bytes, not {}", row_begin, row_end, tensor.name,
-               bytes_of_rows(row_begin, row_end), into.size());
+  const TensorPiece wanted{tensor, box};
+  const std::string problem = piece_problem(wanted);
+  SLUICE_CHECK(problem.empty(), "{}", problem);
+  const std::uint64_t bytes = tensor_bytes(tensor.dtype, stored_form(wanted).shape).value();
+  SLUICE_CHECK(into.size() == bytes, "{} need {} bytes, not {}", piece_text(wanted), bytes,
+               into.size());
+  std::vector<std::byte> scratch;
   for (const Place& place : found->second) {
-    const std::int64_t begin = std::max(row_begin, place.piece->row_begin);
-    const std::int64_t end = std::min(row_end, place.piece->row_end);
-    if (begin >= end) continue;
+    const Box part = intersection(box, place.piece->box);
+    if (part.empty()) continue;
     const SafetensorsFile& file = shard_file(place.shard);
-    file.read(*file.find(tensor.name),
-              into.subspan(begin == row_begin ? 0 : bytes_of_rows(row_begin, begin),
-                           bytes_of_rows(begin, end)),
-              begin == place.piece->row_begin ? 0 : bytes_of_rows(place.piece->row_begin, begin));
+    copy_part(file, *file.find(tensor.name), {place.piece->box, box, part}, into, scratch);
   }
 }
 

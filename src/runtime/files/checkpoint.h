@@ -33,11 +33,10 @@ class Checkpoint {
   // holds one file open at a time.
   void verify() const;
 
-  // Rows [row_begin, row_end) of a tensor of this checkpoint, from whichever shards hold them; so
-  // a run of another mesh reads just what it needs. `into` has exactly their bytes. Safe from
-  // several threads.
-  void read_rows(const TensorSpec& tensor, std::int64_t row_begin, std::int64_t row_end,
-                 std::span<std::byte> into) const;
+  // A box of a tensor of this checkpoint, row by row, from whichever shards hold parts of it; so a
+  // run of another mesh reads just what it needs. `into` has exactly its bytes. Safe from several
+  // threads.
+  void read_box(const TensorSpec& tensor, const Box& box, std::span<std::byte> into) const;
 
  private:
   struct Place {
@@ -50,8 +49,8 @@ class Checkpoint {
   std::string folder_;
   Manifest manifest_;
   std::vector<TensorSpec> tensors_;
-  std::map<std::string_view, std::vector<Place>> places_;  // by row
-  mutable std::mutex mutex_;                               // guards files_
+  std::map<std::string_view, std::vector<Place>> places_;
+  mutable std::mutex mutex_;  // guards files_
   mutable std::vector<std::unique_ptr<SafetensorsFile>> files_;
 };
 

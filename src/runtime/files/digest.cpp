@@ -30,8 +30,9 @@ CheckpointDigest digest(const Checkpoint& checkpoint) {
         tensor, static_cast<std::int64_t>(tensor_bytes(tensor.dtype, tensor.shape).value()));
     for (std::int64_t begin = 0; begin < rows; begin += step) {
       const std::int64_t end = std::min(begin + step, rows);
-      buffer.resize(tensor_bytes(tensor.dtype, stored_form({tensor, begin, end}).shape).value());
-      checkpoint.read_rows(tensor, begin, end, buffer);
+      const Box box = rows_of(tensor, begin, end);
+      buffer.resize(tensor_bytes(tensor.dtype, stored_form({tensor, box}).shape).value());
+      checkpoint.read_box(tensor, box, buffer);
       own.update(buffer);
       if (!is_state) all.update(buffer);
     }

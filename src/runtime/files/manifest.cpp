@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::int64_t kFormat = 2;
+constexpr std::int64_t kFormat = 3;
 constexpr int kMaxDepth = 64;
 
 [[noreturn]] void fail(const std::string& path, const std::string& what) {
@@ -72,6 +72,11 @@ class Fields {
       out.push_back(whole(value, key));
     return out;
   }
+  Range range(const char* key) const {
+    const std::vector<std::int64_t> ends = counts(key);
+    if (ends.size() != 2) wrong(key, "[begin, end]");
+    return {ends[0], ends[1]};
+  }
   std::string hash(const char* key) const {
     std::string value = text(key);
     if (value.size() != 64 || value.find_first_not_of("0123456789abcdef") != value.npos)
@@ -123,10 +128,15 @@ std::string list_lines(const std::vector<std::string>& lines) {
 }
 
 std::string piece_json(const TensorPiece& piece, const std::string& file) {
+  const auto& [rows, columns] = piece.box;
   return fmt::format(
-      R"({{"name": {}, "dtype": "{}", "shape": [{}], "rows": [{}, {}], "file": "{}"}})",
+      R"({{"name": {}, "dtype": "{}", "shape": [{}], "rows": [{}, {}], {}"file": "{}"}})",
       json_quote(piece.tensor.name), dtype_name(piece.tensor.dtype),
-      fmt::join(piece.tensor.shape, ", "), piece.row_begin, piece.row_end, file);
+      fmt::join(piece.tensor.shape, ", "), rows.begin, rows.end,
+      piece.tensor.shape.size() < 2
+          ? ""
+          : fmt::format(R"("columns": [{}, {}], )", columns.begin, columns.end),
+      file);
 }
 
 // Members "files" and "tensors".
@@ -154,13 +164,10 @@ TensorPiece read_piece(const Fields& fields) {
   if (piece.tensor.shape.size() > kMaxTensorRank ||
       !tensor_bytes(piece.tensor.dtype, piece.tensor.shape))
     fields.wrong("shape", "at most 64 dimensions and less than 2^64 bits in all");
-  const std::vector<std::int64_t> rows = fields.counts("rows");
-  if (rows.size() != 2 || rows[0] > rows[1] || rows[1] > num_rows(piece.tensor))
-    fields.wrong("rows", fmt::format("[begin, end] inside [0, {}]", num_rows(piece.tensor)));
-  piece.row_begin = rows[0];
-  piece.row_end = rows[1];
-  if (!tensor_bytes(piece.tensor.dtype, stored_form(piece).shape))
-    fields.wrong("rows", "a piece of whole bytes");
+  piece.box = {fields.range("rows"), {0, 1}};
+  if (piece.tensor.shape.size() > 1) piece.box.columns = fields.range("columns");
+  if (const std::string problem = piece_problem(piece); !problem.empty())
+    fields.wrong("rows", fmt::format("other rows or columns: {}", problem));
   return piece;
 }
 
@@ -202,61 +209,7 @@ std::string head(const std::string& kind, std::int64_t step) {
 
 }  // namespace
 
-TensorPiece whole_tensor(TensorSpec tensor) {
-  const std::int64_t rows = num_rows(tensor);
-  return {std::move(tensor), 0, rows};
-}
-
-std::int64_t num_rows(const TensorSpec& tensor) {
-  return tensor.shape.empty() ? 1 : tensor.shape.front();
-}
-
-TensorSpec stored_form(const TensorPiece& piece) {
-  TensorSpec stored = piece.tensor;
-  if (!stored.shape.empty()) stored.shape.front() = piece.row_end - piece.row_begin;
-  return stored;
-}
-
 std::string shard_file_name(int rank) { return fmt::format("rank-{:05}.safetensors", rank); }
-
-std::string tiling_problem(const std::vector<ShardRecord>& shards) {
-  struct Place {
-    const TensorPiece* piece;
-    const std::string* file;
-  };
-  std::map<std::string_view, std::vector<Place>> tensors;
-  for (const ShardRecord& shard : shards)
-    for (const TensorPiece& piece : shard.pieces)
-      tensors[piece.tensor.name].push_back({&piece, &shard.file});
-  for (auto& [name, places] : tensors) {
-    std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
-      return std::pair(a.piece->row_begin, a.piece->row_end) <
-             std::pair(b.piece->row_begin, b.piece->row_end);
-    });
-    const Place& first = places.front();
-    std::int64_t end = 0;
-    for (const Place& place : places) {
-      const TensorPiece& piece = *place.piece;
-      if (piece.tensor != first.piece->tensor)
-        return fmt::format("tensor {} is {} [{}] in {} and {} [{}] in {}", json_quote(name),
-                           dtype_name(first.piece->tensor.dtype),
-                           fmt::join(first.piece->tensor.shape, ","), *first.file,
-                           dtype_name(piece.tensor.dtype), fmt::join(piece.tensor.shape, ","),
-                           *place.file);
-      if (piece.row_begin != end)
-        return fmt::format("rows [{}, {}) of tensor {} are in {}", std::min(end, piece.row_begin),
-                           std::max(end, piece.row_begin), json_quote(name),
-                           piece.row_begin > end
-                               ? std::string("no shard")
-                               : fmt::format("two shards, one is {}", *place.file));
-      end = piece.row_end;
-    }
-    if (end != num_rows(first.piece->tensor))
-      return fmt::format("rows [{}, {}) of tensor {} are in no shard", end,
-                         num_rows(first.piece->tensor), json_quote(name));
-  }
-  return "";
-}
 
 std::string write_manifest(const Manifest& manifest) {
   const CheckpointInfo& info = manifest.info;

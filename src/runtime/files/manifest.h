@@ -1,10 +1,10 @@
-// The manifest of a checkpoint: what was saved, in which file every row of every tensor lies, and
+// The manifest of a checkpoint: what was saved, in which file every part of every tensor lies, and
 // the size and hash of each file. A folder whose manifest verifies, and whose files are as it says,
 // is whole.
 //
 //   {
 //    "schema": "sluice.checkpoint",
-//    "format": 2,
+//    "format": 3,
 //    "step": 20,
 //    "mesh": {"data": 1, "pipeline": 2, "tensor": 1, "sequence": 1},
 //    "schedule": "v-half",
@@ -13,8 +13,9 @@
 //    "files": [
 //     {"name": "rank-00000.safetensors", "bytes": 4096, "sha256": "9a..."}, ...
 //    ],
-//    "tensors": [                          (rows of the first dimension, the end not included)
-//     {"name": "wte.weight", "dtype": "F32", "shape": [256, 8], "rows": [0, 128], "file": "..."},
+//    "tensors": [           (indices of the first two dimensions, the end not included; a tensor
+//     {"name": "w",          of one dimension has no columns)
+//      "dtype": "F32", "shape": [256, 8], "rows": [0, 128], "columns": [0, 8], "file": "..."},
 //     ...
 //    ],
 //    "sha256": "c1..."                     (of every byte before this line)
@@ -26,7 +27,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/files/safetensors.h"
+#include "runtime/files/pieces.h"
 
 namespace sluice {
 
@@ -48,27 +49,6 @@ struct CheckpointInfo {
   bool operator==(const CheckpointInfo&) const = default;
 };
 
-// Rows [row_begin, row_end) of the first dimension of a whole tensor, as one shard holds them under
-// the same name. A tensor without dimensions has the one row [0, 1).
-struct TensorPiece {
-  TensorSpec tensor;  // the whole one
-  std::int64_t row_begin = 0;
-  std::int64_t row_end = 0;
-  bool operator==(const TensorPiece&) const = default;
-};
-
-TensorPiece whole_tensor(TensorSpec tensor);
-std::int64_t num_rows(const TensorSpec& tensor);
-TensorSpec stored_form(const TensorPiece& piece);  // the shape in the shard
-
-struct ShardRecord {
-  std::string file;  // rank-00000.safetensors
-  std::uint64_t bytes = 0;
-  std::string sha256;
-  std::vector<TensorPiece> pieces;
-  bool operator==(const ShardRecord&) const = default;
-};
-
 struct Manifest {
   CheckpointInfo info;
   std::vector<ShardRecord> shards;  // by rank
@@ -76,10 +56,6 @@ struct Manifest {
 };
 
 std::string shard_file_name(int rank);
-
-// Every row of every tensor in exactly one shard, or the text of the first problem: a name with two
-// shapes or dtypes, a hole, an overlap.
-std::string tiling_problem(const std::vector<ShardRecord>& shards);
 
 // The text to write, and back. read_manifest trusts nothing: wrong hash, form, version, file name
 // or tiling is a UserError bad_data; `path` is for its text.
