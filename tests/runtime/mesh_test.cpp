@@ -209,5 +209,42 @@ TEST(MeshTraffic, BetweenStages) {
       }
 }
 
+// The same for every class, schedule, mesh and recomputation level by the function that predicts
+// it.
+TEST(MeshTraffic, IsWhatThePureFunctionSays) {
+  for (const ModelFamily family : {ModelFamily::gpt2, ModelFamily::llama, ModelFamily::bert})
+    for (const Case& base : {Case{"1f1b"}, Case{"zb-v"}, Case{"zb-v", 1, 2}})
+      for (const RecomputeLevel level :
+           {RecomputeLevel::none, RecomputeLevel::elementwise, RecomputeLevel::mlp,
+            RecomputeLevel::all_but_attention, RecomputeLevel::full})
+        for (const bool sequence_norms : {false, true}) {
+          if (family == ModelFamily::bert && base.slices > 1) continue;
+          SCOPED_TRACE(testing::Message()
+                       << base.schedule << " slices " << base.slices << " family "
+                       << static_cast<int>(family) << " level " << static_cast<int>(level)
+                       << " norms " << sequence_norms);
+          Case c = base;
+          c.devices = 2;
+          TrainOptions run = short_run({.tensor = 4}, sequence_norms);
+          run.level = level;
+          const ModelShape shape = divisible(family);
+          const Trained trained = train(c, shape, run);
+          const Schedule schedule = test::lowered_schedule(c, run.microbatches);
+          const StagedModel model{.shape = shape,
+                                  .layers_per_stage = even_layers(8, schedule.num_stages()),
+                                  .level = level,
+                                  .sequences = 2,
+                                  .sequence_length = 16,
+                                  .tensor = 4,
+                                  .sequence_norms = sequence_norms,
+                                  .scatter = true};
+          for (int rank = 0; rank < 8; ++rank)
+            for (int kind = 0; kind < kNumTrafficClasses; ++kind)
+              expect_traffic(
+                  trained.traffic[static_cast<std::size_t>(rank)], static_cast<TrafficClass>(kind),
+                  step_traffic(model, schedule, rank / 4).of(static_cast<TrafficClass>(kind)));
+        }
+}
+
 }  // namespace
 }  // namespace sluice

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/traffic.h"
+#include "cost/traffic.h"
 
 namespace sluice {
 

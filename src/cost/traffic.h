@@ -1,10 +1,13 @@
-// What a rank has handed to other ranks, in elements, by what it was for. Formulas of each are in
-// docs/parallelism.md; tests hold the counts to them.
+// What a rank hands to other ranks, in elements, by what it is for: as counted in a run, and as the
+// model, the schedule and the mesh say it will be.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <string_view>
+
+#include "cost/model_costs.h"
+#include "schedule/schedule.h"
 
 namespace sluice {
 
@@ -34,9 +37,15 @@ class Traffic {
   std::int64_t of(TrafficClass traffic) const {
     return elements_[static_cast<std::size_t>(traffic)];
   }
+  std::int64_t total() const;
+  bool operator==(const Traffic&) const = default;
 
  private:
   std::array<std::int64_t, kNumTrafficClasses> elements_{};
 };
+
+// Of one step, on each tensor rank of a device, between tensor ranks and between stages. Exact
+// where the tokens of a slice divide among the tensor ranks. `lowered` has its sends and receives.
+Traffic step_traffic(const StagedModel& model, const Schedule& lowered, int device);
 
 }  // namespace sluice

@@ -1,0 +1,117 @@
+#include "cost/traffic.h"
+
+#include <numeric>
+
+namespace sluice {
+namespace {
+
+// Elements that pass between tensor ranks for one slice of T tokens, in units of T dim (t - 1) / t:
+// a sum is two of them, or one where the result is divided; putting something together is one.
+struct Units {
+  std::int64_t sum = 2, gather = 0;
+};
+
+Units units_of(const StagedModel& model) {
+  return model.sequence_norms ? Units{1, 1} : Units{2, 0};
+}
+
+// What a block's I computes again of its forward.
+std::int64_t restored(const StagedModel& model) {
+  const Units unit = units_of(model);
+  std::int64_t units = 0;
+  if (model.level >= RecomputeLevel::mlp) units += unit.gather;  // the up projection's input
+  if (model.level >= RecomputeLevel::all_but_attention)
+    units += unit.gather + unit.sum + (model.shape.encoder() ? unit.sum : 0);
+  return units;
+}
+
+std::int64_t block_units(const StagedModel& model, OpKind kind) {
+  const Units unit = units_of(model);
+  const std::int64_t products = 2 * unit.gather + 2 * unit.sum;  // attention's and the MLP's
+  switch (kind) {
+    case OpKind::F: return products;
+    case OpKind::I: return products + restored(model);
+    // The inputs again; and, where I did not keep them, the output gradients.
+    case OpKind::B: return products + restored(model) + 2 * unit.gather;
+    case OpKind::W: return 4 * unit.gather;
+    default: return 0;
+  }
+}
+
+std::int64_t embedding_units(const StagedModel& model, OpKind kind) {
+  const Units unit = units_of(model);
+  const std::int64_t again = model.shape.encoder() ? unit.sum : 0;  // looked up for its norm
+  switch (kind) {
+    case OpKind::F: return unit.sum;
+    case OpKind::I: return again;
+    case OpKind::B: return again + unit.gather;
+    case OpKind::W: return unit.gather;
+    default: return 0;
+  }
+}
+
+std::int64_t head_units(const StagedModel& model, OpKind kind) {
+  const Units unit = units_of(model);
+  if (kind == OpKind::F) return unit.gather + unit.sum;
+  return gives_weight_gradient(kind) ? unit.gather : 0;
+}
+
+// Elements of a stage's weights that every tensor rank holds and sees in part.
+std::int64_t shared_elements(const StagedModel& model, int stage) {
+  std::int64_t count = 0;
+  for (const ParameterShape& p : stage_parameters(model.shape, model.layers_of(stage))) {
+    const bool bias_of_columns = p.name.ends_with("out.bias") || p.name.ends_with("down.bias");
+    if (p.divided < 0 && !bias_of_columns) count += p.count();
+  }
+  return count;
+}
+
+// Likewise of heads of keys and values, of which there are fewer than ranks.
+std::int64_t repeated_elements(const StagedModel& model, int stage) {
+  std::int64_t count = 0;
+  for (const ParameterShape& p : stage_parameters(model.shape, model.layers_of(stage)))
+    if (p.divided == 0 && p.least_rows > 1) count += p.count(model.tensor);
+  return count;
+}
+
+}  // namespace
+
+std::int64_t Traffic::total() const {
+  return std::accumulate(elements_.begin(), elements_.end(), std::int64_t{0});
+}
+
+Traffic step_traffic(const StagedModel& model, const Schedule& lowered, int device) {
+  Traffic traffic;
+  const std::int64_t t = model.tensor;
+  for (const Op& op : lowered.programs[static_cast<std::size_t>(device)]) {
+    if (!has_microbatch(op.kind)) continue;
+    const std::int64_t tokens = slice_tokens(model, lowered, op.slice);
+    const std::int64_t unit = tokens * model.shape.dim * (t - 1) / t;
+    if (is_send(op.kind)) {
+      traffic.add(TrafficClass::boundary, boundary_bytes(model, tokens) / model.element_bytes);
+    } else if (is_recv(op.kind)) {
+      if (model.scatter && !model.sequence_norms) traffic.add(TrafficClass::boundary_gather, unit);
+    } else {
+      const StageLayers layers = model.layers_of(op.stage);
+      traffic.add(TrafficClass::tensor_layer,
+                  (layers.end - layers.first) * block_units(model, op.kind) * unit);
+      if (layers.embedding)
+        traffic.add(TrafficClass::embedding, embedding_units(model, op.kind) * unit);
+      if (layers.head) {
+        traffic.add(TrafficClass::loss, head_units(model, op.kind) * unit);
+        // Of each token: a log-sum-exp and the target's logit.
+        if (op.kind == OpKind::F) traffic.add(TrafficClass::loss, 2 * tokens * (t - 1));
+      }
+    }
+  }
+  for (const int stage : lowered.placement.stages_of(device)) {
+    if (model.sequence_norms)
+      traffic.add(TrafficClass::norm, (t - 1) * shared_elements(model, stage));
+    if (t > model.shape.kv_heads)
+      traffic.add(TrafficClass::norm,
+                  (t / model.shape.kv_heads - 1) * repeated_elements(model, stage));
+  }
+  return traffic;
+}
+
+}  // namespace sluice
