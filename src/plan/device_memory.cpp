@@ -65,8 +65,7 @@ std::vector<DeviceMemory> memory_of_devices(StagedModel model, const Schedule& l
                                             bool adamw) {
   std::vector<std::int64_t> slice_bytes;
   for (int slice = 0; slice < lowered.num_slices; ++slice)
-    slice_bytes.push_back(slice_tokens(model, lowered, slice) * model.shape.dim *
-                          model.element_bytes);
+    slice_bytes.push_back(boundary_bytes(model, slice_tokens(model, lowered, slice)));
   const std::vector<std::int64_t> buffers = peak_buffer_bytes(lowered, slice_bytes);
   const auto num_stages = static_cast<std::size_t>(lowered.num_stages());
   StagedModel with_layers = model;

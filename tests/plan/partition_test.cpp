@@ -233,10 +233,12 @@ TEST(Partition, MemoryOfDevicesIsThatOfTheSplitModel) {
                    .ffn_dim = 96,
                    .vocab_size = 500};
     model.sequence_length = 64;
+    model.tensor = 2;
+    model.shard = 2;
     const std::vector<DeviceMemory> memory = memory_of_devices(model, schedule, true);
     std::vector<std::int64_t> sizes;
     for (int slice = 0; slice < schedule.num_slices; ++slice)
-      sizes.push_back(slice_tokens(model, schedule, slice) * model.shape.dim * 4);
+      sizes.push_back(boundary_bytes(model, slice_tokens(model, schedule, slice)));
     const std::vector<std::int64_t> buffers = peak_buffer_bytes(schedule, sizes);
     std::mt19937 random(3);
     for (int round = 0; round < 10; ++round) {
