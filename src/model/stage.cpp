@@ -24,6 +24,8 @@ void Stage::begin_step(SliceBounds bounds, double loss_scale) {
   bounds_ = std::move(bounds);
   loss_scale_ = loss_scale;
   loss_ = 0;
+  states_.clear();
+  stash_bytes_ = 0;
 }
 
 SliceContext Stage::context_of(const Microbatch& data, std::size_t slice) {

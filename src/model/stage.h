@@ -41,7 +41,7 @@ class Stage {
   explicit Stage(const StageOptions& options);
 
   // How microbatches are cut; {0, length} for whole ones. Every token's loss counts `loss_scale`.
-  // Throws UserError for an encoder in slices.
+  // Forgets microbatches that are not finished. Throws UserError for an encoder in slices.
   void begin_step(SliceBounds bounds, double loss_scale);
 
   // Of the tokens between the products, of which a tensor rank may have its share (own_tokens):

@@ -1,6 +1,6 @@
 // AdamW and plain SGD over named parameters, and the learning rate's course. Element by element and
-// in a fixed order of operations, so that a parameter's new value depends on nothing but its own
-// value, gradient and state.
+// in a fixed order of operations, so that an element's new value depends on nothing but its own
+// value, gradient and state: not on the rows around it that the same rank updates.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -9,15 +9,22 @@
 #include <string>
 #include <vector>
 
+#include "comm/tensors/group.h"
+
 namespace sluice {
 
-// A weight to be updated; the tensors are handles to the model's own.
+// A weight as this rank holds it; the tensors are handles to the model's own, contiguous.
 struct Weight {
   std::string name;
   at::Tensor value;
   at::Tensor gradient;  // fp32
   bool decay = true;    // weight decay applies
   bool counted = true;  // in norms: of the ranks that hold it, one does
+  RowRange own;         // the rows that this rank updates; the other data ranks have the others
+
+  std::int64_t rows() const { return value.size(0); }
+  at::Tensor own_value() const { return value.slice(0, own.begin, own.end); }
+  at::Tensor own_gradient() const { return gradient.slice(0, own.begin, own.end); }
 };
 
 enum class OptimizerKind { adamw, sgd };
@@ -32,29 +39,49 @@ struct OptimizerOptions {
 
 class Optimizer {
  public:
-  // Where weights are not fp32, fp32 masters are kept.
+  // Where weights are not fp32, fp32 masters are kept. Masters and states are of the own rows.
   Optimizer(const OptimizerOptions& options, const std::vector<Weight>& weights);
 
-  // One update with gradients times `gradient_scale`. `step` counts from 1.
+  // One update of the own rows with gradients times `gradient_scale`. `step` counts from 1.
   void step(std::int64_t step, double learning_rate, double gradient_scale);
 
-  // What must be saved beside the weights: name (of weight and state) and tensor.
+  // Copies weights and states, of the own rows; goes back to the last copy.
+  void keep();
+  void restore();
+  // What keep() takes for each element that the rank updates: of an fp32 weight or master, and of
+  // the states.
+  static constexpr std::int64_t kept_bytes_per_element(OptimizerKind kind) {
+    return kind == OptimizerKind::adamw ? 12 : 4;
+  }
+
+  // What must be saved beside the weights.
   struct State {
-    std::string name;
-    at::Tensor tensor;
+    std::string name;    // of the weight and of the state: "head.weight/master"
+    at::Tensor tensor;   // of `own` rows
+    std::string weight;  // the parameter's name; its Shard says what the rank holds of the whole
+    RowRange own;        // rows of what the rank holds, of which this is the state
   };
   std::vector<State> states() const;
 
  private:
   struct Slot {
     Weight weight;
-    at::Tensor master;                       // fp32; undefined where the value is fp32 itself
+    at::Tensor value;                        // own rows, fp32: the master or the weight itself
+    at::Tensor gradient;                     // own rows
     at::Tensor first_moment, second_moment;  // AdamW
+    bool has_master = false;
+    std::vector<at::Tensor> kept;  // as in tensors()
+
+    std::vector<at::Tensor> tensors() const;  // that an update changes
   };
 
   OptimizerOptions options_;
   std::vector<Slot> slots_;
 };
+
+// What a gradient of this norm is to be multiplied by, so that it is at most `max_norm`; 0: no
+// limit. The one place that decides whether to clip.
+double clip_scale(double gradient_norm, double max_norm);
 
 // Linear warm-up over `warmup_steps`, then a cosine down to `min_ratio` at `num_steps`. `step`
 // from 1.

@@ -17,13 +17,15 @@ void fill(Microbatch& batch, std::int64_t row, const Sample& sample) {
 }  // namespace
 
 GlobalBatch load_batch(const Dataset& data, std::int64_t first_sample, std::int64_t num_sequences,
-                       int num_microbatches) {
+                       int num_microbatches, const DataShare& share) {
   GlobalBatch out;
-  const std::int64_t rows = num_sequences / num_microbatches;
+  const std::int64_t sequences = num_sequences / share.count;
+  const std::int64_t first = first_sample + share.index * sequences;
+  const std::int64_t rows = sequences / num_microbatches;
   for (int m = 0; m < num_microbatches; ++m) {
     Microbatch batch;
     for (std::int64_t row = 0; row < rows; ++row) {
-      const Sample sample = data.sample(first_sample + m * rows + row);
+      const Sample sample = data.sample(first + m * rows + row);
       if (row == 0) {
         const auto length = static_cast<std::int64_t>(sample.tokens.size());
         batch.tokens = at::empty({rows, length}, at::kLong);
@@ -38,6 +40,9 @@ GlobalBatch load_batch(const Dataset& data, std::int64_t first_sample, std::int6
       batch.documents = {};
     out.microbatches.push_back(std::move(batch));
   }
+  // Every rank sees all of the data, so nobody has to be asked for the rest.
+  for (std::int64_t n = first_sample; n < first_sample + num_sequences; ++n)
+    if (n < first || n >= first + sequences) out.num_targets += data.sample(n).num_targets();
   return out;
 }
 

@@ -18,18 +18,33 @@ Executor::Executor(const Schedule& lowered, std::map<int, Stage*> stages, Commun
 
 ExecutedStep Executor::run(const DataSource& data, const SliceBounds& bounds, std::int64_t dim,
                            at::ScalarType dtype, std::chrono::steady_clock::time_point origin) {
+  start(data, bounds, dim, dtype, origin);
+  return finish();
+}
+
+double Executor::now() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - origin_).count();
+}
+
+const Program& Executor::program() const {
+  return schedule_.programs[static_cast<std::size_t>(pipeline_.rank())];
+}
+
+void Executor::start(const DataSource& data, const SliceBounds& bounds, std::int64_t dim,
+                     at::ScalarType dtype, std::chrono::steady_clock::time_point origin) {
   bounds_ = bounds;
   dim_ = dim;
   dtype_ = dtype;
   data_ = data;
+  origin_ = origin;
   peak_buffer_bytes_ = 0;
-  const auto now = [&] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - origin).count();
-  };
-  ExecutedStep step;
-  const Program& program = schedule_.programs[static_cast<std::size_t>(pipeline_.rank())];
-  for (std::size_t i = 0; i < program.size(); ++i) {
-    const Op& op = program[i];
+  next_ = 0;
+  step_ = {};
+}
+
+void Executor::run_to(std::size_t limit) {
+  for (; next_ < limit; ++next_) {
+    const Op& op = program()[next_];
     try {
       // Waiting is not computing: the input is awaited before the clock of the op starts.
       if (op.kind == OpKind::F || gives_input_gradient(op.kind)) {
@@ -38,43 +53,59 @@ ExecutedStep Executor::run(const DataSource& data, const SliceBounds& bounds, st
           pipeline_.wait(found->second.request);
       }
       const double start = now();
-      run_op(op, data);
+      run_op(op);
       if (!is_compute(op.kind)) continue;
       const double end = now();
       const std::int64_t held = stash_bytes();
-      step.timeline.spans.push_back({op, start, end});
-      step.timeline.memory.push_back({end, static_cast<double>(held)});
-      step.timeline.busy += end - start;
-      step.peak_stash_bytes = std::max(step.peak_stash_bytes, held);
+      step_.timeline.spans.push_back({op, start, end});
+      step_.timeline.memory.push_back({end, static_cast<double>(held)});
+      step_.timeline.busy += end - start;
+      step_.peak_stash_bytes = std::max(step_.peak_stash_bytes, held);
       reap_sends();
+      if (hooks_.poll) hooks_.poll();
     } catch (const CommError& error) {
-      throw CommError(located(error.what(), i), error.guilty(), error.code());
+      throw CommError(located(error.what(), next_), error.guilty(), error.code());
     } catch (const UserError& error) {
-      throw UserError(located(error.what(), i), error.code());
+      throw UserError(located(error.what(), next_), error.code());
     } catch (const c10::Error& error) {
-      throw InternalError(located(error.what_without_backtrace(), i));
+      throw InternalError(located(error.what_without_backtrace(), next_));
     } catch (const std::exception& error) {
-      throw InternalError(located(error.what(), i));
+      throw InternalError(located(error.what(), next_));
     }
   }
+}
+
+ExecutedStep Executor::finish() {
+  run_to(program().size());
   for (Arriving& message : sent_)
     pipeline_.wait(message.request);
   sent_.clear();
-  step.peak_buffer_bytes = peak_buffer_bytes_;
-  step.timeline.peak = static_cast<double>(step.peak_stash_bytes);
+  step_.peak_buffer_bytes = peak_buffer_bytes_;
+  step_.timeline.peak = static_cast<double>(step_.peak_stash_bytes);
   SLUICE_CHECK(here_.empty() && leaving_.empty() && arriving_.empty(),
                "{} tensors were made and not used",
                here_.size() + leaving_.size() + arriving_.size());
-  return step;
+  return std::move(step_);
 }
 
-void Executor::run_op(const Op& op, const DataSource& data) {
+void Executor::drop() {
+  for (auto& [key, message] : arriving_)
+    pipeline_.wait(message.request);
+  for (Arriving& message : sent_)
+    pipeline_.wait(message.request);
+  here_.clear();
+  leaving_.clear();
+  arriving_.clear();
+  sent_.clear();
+}
+
+void Executor::run_op(const Op& op) {
   switch (op.kind) {
     case OpKind::F: {
       at::Tensor input;
       if (op.stage > 0) input = take_input(op, false);
       Stage& stage = *stages_.at(op.stage);
-      const Microbatch& batch = data(op.microbatch);
+      const Microbatch& batch = data_(op.microbatch);
       hand_over(op, false,
                 evaluate_ ? stage.evaluate(op.microbatch, op.slice, batch, input)
                           : stage.forward(op.microbatch, op.slice, batch, input));
@@ -96,9 +127,11 @@ void Executor::run_op(const Op& op, const DataSource& data) {
     case OpKind::RecvF:
     case OpKind::RecvB: post_receive(op); return;
     case OpKind::ReduceGrad:
+      if (hooks_.reduce) hooks_.reduce(op.stage);
+      return;
     case OpKind::Update:
     case OpKind::Unshard:
-    case OpKind::Reshard: return;  // the training loop reduces and updates after the program
+    case OpKind::Reshard: return;  // the training loop updates after the program
   }
 }
 
@@ -178,7 +211,7 @@ std::int64_t Executor::stash_bytes() const {
 }
 
 std::string Executor::located(std::string_view cause, std::size_t position) const {
-  const Op& op = schedule_.programs[static_cast<std::size_t>(pipeline_.rank())][position];
+  const Op& op = program()[position];
   return fmt::format(
       "{}; rank {} was at {} (op {})\nAround it, as if all ops took equally long:\n{}", cause,
       pipeline_.rank(), schedule_.text(op), position,

@@ -56,6 +56,23 @@ class Executor {
   ExecutedStep run(const DataSource& data, const SliceBounds& bounds, std::int64_t dim,
                    at::ScalarType dtype, std::chrono::steady_clock::time_point origin);
 
+  // The same in parts. start() makes ready, run_to() runs the ops before `limit` that were not yet
+  // run, finish() the rest. drop() forgets all since start(): REQUIRES that all ranks do, at limits
+  // between which no message is under way.
+  void start(const DataSource& data, const SliceBounds& bounds, std::int64_t dim,
+             at::ScalarType dtype, std::chrono::steady_clock::time_point origin);
+  void run_to(std::size_t limit);
+  ExecutedStep finish();
+  void drop();
+
+  // Called at a stage's REDUCE_GRAD, and after each op that computes; neither may block for ranks
+  // of the pipeline.
+  struct Hooks {
+    std::function<void(int stage)> reduce;
+    std::function<void()> poll;
+  };
+  void set_hooks(Hooks hooks) { hooks_ = std::move(hooks); }
+
  private:
   // A tensor on its way between stages: which way, and of whom.
   struct Key {
@@ -69,7 +86,9 @@ class Executor {
     std::int64_t tokens = 0;  // of which the tensor may be a share
   };
 
-  void run_op(const Op& op, const DataSource& data);
+  double now() const;
+  const Program& program() const;
+  void run_op(const Op& op);
   at::Tensor take_input(const Op& op, bool gradient);
   void hand_over(const Op& op, bool gradient, at::Tensor tensor);
   void post_receive(const Op& op);
@@ -97,6 +116,10 @@ class Executor {
   std::vector<Arriving> sent_;  // kept until they have moved
   std::int64_t peak_buffer_bytes_ = 0;
   DataSource data_;
+  std::chrono::steady_clock::time_point origin_;
+  std::size_t next_ = 0;  // op of the program
+  ExecutedStep step_;
+  Hooks hooks_;
 };
 
 }  // namespace sluice

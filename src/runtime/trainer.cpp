@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "optim/gradient_norm.h"
 #include "schedule/transforms/forward_only.h"
+#include "schedule/transforms/forward_prefix.h"
 
 namespace sluice {
 
@@ -74,20 +74,44 @@ Trainer::Trainer(const TrainerOptions& options, const Schedule& lowered, const D
       mesh_(world, mesh_of(options, lowered)),
       tensor_group_(mesh_.tensor(), traffic_),
       tensor_(tensor_group_, options.sequence_parallel_norms),
+      data_parallel_(mesh_, traffic_, options.gradient_bucket_bytes),
       bounds_(slice_bounds(lowered, options.sequence_length)),
-      stages_(make_stages(options, lowered, mesh_.place().pipeline, tensor_)) {
-  if (options.global_batch_size % lowered.num_microbatches != 0)
-    throw user_error("a global batch of {} sequences does not divide into {} microbatches",
-                     options.global_batch_size, lowered.num_microbatches);
+      stages_(make_stages(options, lowered, mesh_.place().pipeline, tensor_)),
+      totals_(lowered.placement, mesh_.pipeline(), traffic_) {
+  const int data_ranks = mesh_.shape().data();
+  if (options.global_batch_size % (lowered.num_microbatches * data_ranks) != 0)
+    throw user_error(
+        "a global batch of {} sequences does not divide into {} microbatches of {} data ranks",
+        options.global_batch_size, lowered.num_microbatches, data_ranks);
   std::map<int, Stage*> local;
-  for (const auto& [number, stage] : stages_)
+  for (const auto& [number, stage] : stages_) {
     local[number] = stage.get();
+    for (const Parameter* parameter : stage->parameters()) {
+      // A tied weight counts once: as the embedding's.
+      const bool twice = options.shape.tied_embeddings && parameter->name == "head.weight";
+      const Weight weight{parameter->name,
+                          parameter->value,
+                          parameter->gradient,
+                          parameter->decay,
+                          parameter->shard.counted && !twice,
+                          data_parallel_.own_rows(parameter->value.size(0))};
+      weights_[number].push_back(weight);
+      all_weights_.push_back(weight);
+    }
+  }
   const Boundary boundary{&tensor_group_, tensor_.sequence_norms(), options.scatter_gather,
                           &traffic_};
   executor_ = std::make_unique<Executor>(lowered, local, mesh_.pipeline(), boundary);
+  executor_->set_hooks({.reduce = [this](int stage) { begin_sums(stage); },
+                        .poll =
+                            [this] {
+                              if (open_) totals_.poll();
+                            }});
   forwards_ = forward_only(lowered);
   evaluator_ = std::make_unique<Executor>(forwards_, local, mesh_.pipeline(), boundary, true);
-  optimizer_ = std::make_unique<Optimizer>(options.optimizer, weights());
+  optimizer_ = std::make_unique<Optimizer>(options.optimizer, all_weights_);
+  forward_prefix_ =
+      closed_forward_prefixes(lowered)[static_cast<std::size_t>(mesh_.place().pipeline)];
 }
 
 std::vector<Parameter*> Trainer::parameters() {
@@ -106,12 +130,9 @@ bool Trainer::holds(int stage, const std::string& name) {
   return false;
 }
 
-std::vector<Weight> Trainer::weights() {
-  std::vector<Weight> out;
-  for (const Parameter* parameter : parameters())
-    out.push_back({parameter->name, parameter->value, parameter->gradient, parameter->decay,
-                   parameter->shard.counted});
-  return out;
+GlobalBatch Trainer::load(const Dataset& data, std::int64_t batch_number) const {
+  return load_batch(data, batch_number * options_.global_batch_size, options_.global_batch_size,
+                    schedule_.num_microbatches, {mesh_.place().data, mesh_.shape().data()});
 }
 
 void Trainer::begin(GlobalBatch batch, double scale) {
@@ -120,13 +141,16 @@ void Trainer::begin(GlobalBatch batch, double scale) {
     stage->begin_step(bounds_, scale);
 }
 
-ExecutedStep Trainer::execute(Executor& executor) {
-  const auto data = [this](int m) -> const Microbatch& {
+Executor::DataSource Trainer::batch_source() const {
+  return [this](int m) -> const Microbatch& {
     return batch_.microbatches[static_cast<std::size_t>(m)];
   };
+}
+
+template <typename Run>
+auto Trainer::guarded(const Run& run) {
   try {
-    return executor.run(data, bounds_, options_.shape.dim, options_.dtype,
-                        std::chrono::steady_clock::now());
+    return run();
   } catch (...) {
     mesh_.world().fail(std::current_exception());  // before the messages under way are dropped
     throw;
@@ -141,119 +165,187 @@ double Trainer::local_loss() const {
 }
 
 double Trainer::evaluate(const Dataset& held_out, std::int64_t num_batches) {
+  SLUICE_CHECK(!open_, "step {} is open", open_->result.number);
   double loss = 0;
   std::int64_t num_targets = 0;
   for (std::int64_t number = 0; number < num_batches; ++number) {
-    begin(load_batch(held_out, number * options_.global_batch_size, options_.global_batch_size,
-                     schedule_.num_microbatches),
-          1);
-    execute(*evaluator_);
+    begin(load(held_out, number), 1);
+    guarded([&] {
+      return evaluator_->run(batch_source(), bounds_, options_.shape.dim, options_.dtype,
+                             std::chrono::steady_clock::now());
+    });
     loss += local_loss();
     num_targets += batch_.num_targets;
   }
-  loss = total({}, mesh_.place().tensor == 0 ? loss : 0, mesh_.world()).loss;
+  DeviceTotals mine = device_totals({}, loss, false, mesh_, traffic_);
+  for (const auto& [number, stage] : stages_)
+    mine.squares[number] = {};
+  totals_.begin(std::move(mine));
+  loss = totals_.finish().loss;
   return num_targets > 0 ? loss / static_cast<double>(num_targets) : 0;
 }
 
 StepResult Trainer::step(std::int64_t number) {
+  SLUICE_CHECK(!open_, "step {} is open", open_->result.number);
+  std::optional<StepResult> result = advance(number);
+  return result ? std::move(*result) : std::move(*settle());
+}
+
+std::optional<StepResult> Trainer::advance(std::int64_t number, bool stop) {
   // Read before the clock starts.
-  GlobalBatch batch = load_batch(data_, (number - 1) * options_.global_batch_size,
-                                 options_.global_batch_size, schedule_.num_microbatches);
+  GlobalBatch batch = load(data_, number - 1);
   // Over the targets of the whole global batch, so that no packing changes the gradient.
   const double scale = batch.num_targets > 0 ? 1.0 / static_cast<double>(batch.num_targets) : 0;
-  for (const auto& [stage_number, stage] : stages_)
-    stage->zero_gradients();
-  StepResult result;
+  Open taken;
+  StepResult& result = taken.result;
+  result.number = number;
   result.num_targets = batch.num_targets;
+  result.learning_rate = learning_rate(options_.learning_rate, number, options_.warmup_steps,
+                                       options_.num_steps, options_.min_lr_ratio);
   begin(std::move(batch), scale);
-  mesh_.world().barrier("step");
-  result.executed = execute(*executor_);
-  const double loss = mesh_.place().tensor == 0 ? local_loss() : 0;
-  sum_shared_gradients(parameters(), tensor_group_);
-  add_replicas();
-  if (options_.shape.tied_embeddings) add_tied();
+  if (!open_) {
+    mesh_.world().barrier("step");
+    origin_ = std::chrono::steady_clock::now();
+  }
+  std::optional<StepResult> before;
+  result.executed = execute(scale, before);
+  finish_sums();
+  totals_.begin(device_totals(weights_, local_loss(), stop, mesh_, traffic_));
+  if (options_.deferred_validation) {
+    optimizer_->keep();
+    update(result, 1);
+    taken.updated = true;
+  }
+  open_ = std::move(taken);
+  return options_.deferred_validation ? before : settle();
+}
 
-  // A tied weight counts once: as the embedding's.
-  std::vector<Weight> counted = weights();
-  if (options_.shape.tied_embeddings)
-    std::erase_if(counted, [](const Weight& weight) { return weight.name == "head.weight"; });
-  std::erase_if(counted, [&](const Weight& weight) { return !weight.counted; });
-  for (Weight& weight : counted)
-    weight.name += fmt::format("#{}", mesh_.place().tensor);
-  const StepTotals totals = total(block_sums(counted), loss, mesh_.world());
+// The program of a step. Where the step before is open, only its first forwards are run before that
+// is settled, and once more if the update had taken it for another.
+ExecutedStep Trainer::execute(double scale, std::optional<StepResult>& before) {
+  const auto start = [&] {
+    executor_->start(batch_source(), bounds_, options_.shape.dim, options_.dtype, origin_);
+  };
+  start();
+  if (open_) {
+    guarded([&] { executor_->run_to(forward_prefix_); });
+    const StepTotals totals = totals_.finish();
+    const bool again = !totals.finite() || gradient_scale(totals) != 1;
+    if (again) guarded([&] { executor_->drop(); });
+    before = close(totals);
+    if (again) {
+      for (const auto& [number, stage] : stages_)
+        stage->begin_step(bounds_, scale);
+      start();
+    }
+  }
+  for (const auto& [number, stage] : stages_)
+    stage->zero_gradients();
+  return guarded([&] { return executor_->finish(); });
+}
+
+double Trainer::gradient_scale(const StepTotals& totals) const {
+  return clip_scale(totals.gradient_norm(), options_.max_norm);
+}
+
+void Trainer::update(const StepResult& result, double scale) {
+  optimizer_->step(result.number, result.learning_rate, scale);
+  data_parallel_.gather_values(all_weights_);
+}
+
+std::optional<StepResult> Trainer::settle() {
+  if (!open_) return std::nullopt;
+  return close(totals_.finish());
+}
+
+StepResult Trainer::close(const StepTotals& totals) {
+  Open taken = std::move(*open_);
+  open_.reset();
+  StepResult& result = taken.result;
   result.loss = totals.loss;
-  result.gradient_norm = totals.gradient_norm;
-  // Before the update: the weights stay as they were.
-  if (!std::isfinite(totals.loss) || !std::isfinite(totals.gradient_norm))
+  result.gradient_norm = totals.gradient_norm();
+  result.stop = totals.stop > 0;
+  const double scale = gradient_scale(totals);
+  if (taken.updated && (scale != 1 || !totals.finite())) optimizer_->restore();
+  if (!totals.finite()) {
+    if (taken.updated) data_parallel_.gather_values(all_weights_);
     throw UserError(
         fmt::format(
             "step {}: the loss is {} and the gradient norm {}: training has diverged; lower "
             "optimizer.lr, warm up longer (lr_scheduler.warmup_steps) or clip "
             "(training.max_norm), and start again: nothing saved before is changed",
-            number, std::abs(totals.loss), std::abs(totals.gradient_norm)),
+            result.number, std::abs(result.loss), std::abs(result.gradient_norm)),
         ExitCode::diverged);
-  const double clip = options_.max_norm > 0 && totals.gradient_norm > options_.max_norm
-                          ? options_.max_norm / totals.gradient_norm
-                          : 1;
-  result.learning_rate = learning_rate(options_.learning_rate, number, options_.warmup_steps,
-                                       options_.num_steps, options_.min_lr_ratio);
-  optimizer_->step(number, result.learning_rate, clip);
-  return result;
+  }
+  if (!taken.updated || scale != 1) update(result, scale);
+  return std::move(taken.result);
 }
 
-void Trainer::exchange(int peer, const at::Tensor& mine, at::Tensor& theirs, const char* label) {
-  const auto bytes = [](const at::Tensor& tensor) {
-    return std::span<std::byte>(static_cast<std::byte*>(tensor.mutable_data_ptr()),
-                                tensor.nbytes());
-  };
+// The tensor ranks of a stage first: every data rank then adds up the same kind of thing.
+void Trainer::begin_sums(int stage) {
+  sum_shared_gradients(stages_.at(stage)->parameters(), tensor_group_);
+  data_parallel_.begin_sums(weights_.at(stage));
+  summed_.insert(stage);
+}
+
+void Trainer::finish_sums() {
+  for (const auto& [number, stage] : stages_)
+    if (!summed_.contains(number)) begin_sums(number);
+  summed_.clear();
+  data_parallel_.finish_sums();
+  add_replicas();
+  if (options_.shape.tied_embeddings) add_tied();
+}
+
+at::Tensor Trainer::exchange(int peer, const at::Tensor& mine, const char* label) {
+  at::Tensor theirs = at::empty_like(mine);
   Communicator& pipeline = mesh_.pipeline();
-  Request requests[] = {pipeline.send(peer, bytes(mine), label),
-                        pipeline.recv(peer, bytes(theirs), label)};
+  Request requests[] = {pipeline.send(peer, tensor_bytes(mine), label),
+                        pipeline.recv(peer, tensor_bytes(theirs), label)};
   pipeline.wait_all(requests);
+  return theirs;
 }
 
 // Two pipes keep two copies of every stage: both add the gradients of pipe 0 and pipe 1, in this
-// order.
+// order. Of the rows that the rank updates, like all that follows.
 void Trainer::add_replicas() {
   if (schedule_.num_pipes() == 1) return;
   SLUICE_CHECK(schedule_.num_pipes() == 2, "{} pipes", schedule_.num_pipes());
-  for (const auto& [number, stage] : stages_) {
+  for (const auto& [number, weights] : weights_) {
     const int first = schedule_.placement.device_of(0, number);
     const int second = schedule_.placement.device_of(1, number);
     if (first == second) continue;
     const bool is_first = mesh_.place().pipeline == first;
-    for (Parameter* parameter : stage->parameters()) {
-      const at::Tensor mine = parameter->gradient.contiguous();
-      at::Tensor theirs = at::empty_like(mine);
-      exchange(is_first ? second : first, mine, theirs, "replica gradient");
-      parameter->gradient.copy_(is_first ? mine + theirs : theirs + mine);
+    for (const Weight& weight : weights) {
+      at::Tensor mine = weight.own_gradient();
+      const at::Tensor theirs = exchange(is_first ? second : first, mine, "replica gradient");
+      mine.copy_(is_first ? mine + theirs : theirs + mine);
     }
   }
 }
 
 // The lookup's gradient plus the head's, on both ends.
 void Trainer::add_tied() {
-  const auto find = [&](const char* name) -> Parameter* {
-    for (Parameter* parameter : parameters())
-      if (parameter->name == name) return parameter;
-    return nullptr;
+  const auto find = [&](const char* name) {
+    at::Tensor found;
+    for (const Weight& weight : all_weights_)
+      if (weight.name == name) found = weight.own_gradient();
+    return found;
   };
-  Parameter* lookup = find("embedding.weight");
-  Parameter* head = find("head.weight");
-  if (lookup && head) {
-    const at::Tensor sum = lookup->gradient + head->gradient;
-    lookup->gradient.copy_(sum);
-    head->gradient.copy_(sum);
+  at::Tensor lookup = find("embedding.weight");
+  at::Tensor head = find("head.weight");
+  if (lookup.defined() && head.defined()) {
+    const at::Tensor sum = lookup + head;
+    lookup.copy_(sum);
+    head.copy_(sum);
     return;
   }
-  if (!lookup && !head) return;
+  if (!lookup.defined() && !head.defined()) return;
   const int last = schedule_.num_stages() - 1;
-  const int peer = schedule_.placement.device_of(0, lookup ? last : 0);
-  Parameter* own = lookup ? lookup : head;
-  const at::Tensor mine = own->gradient.contiguous();
-  at::Tensor theirs = at::empty_like(mine);
-  exchange(peer, mine, theirs, "tied gradient");
-  own->gradient.copy_(lookup ? mine + theirs : theirs + mine);
+  const int peer = schedule_.placement.device_of(0, lookup.defined() ? last : 0);
+  at::Tensor mine = lookup.defined() ? lookup : head;
+  const at::Tensor theirs = exchange(peer, mine, "tied gradient");
+  mine.copy_(lookup.defined() ? mine + theirs : theirs + mine);
 }
 
 }  // namespace sluice

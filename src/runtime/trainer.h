@@ -3,15 +3,20 @@
 // microbatches, norms in one canonical order.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <vector>
 
 #include "comm/mesh.h"
 #include "comm/tensors/group.h"
 #include "data/dataset.h"
 #include "model/stage.h"
+#include "optim/data_parallel.h"
+#include "optim/gradient_norm.h"
 #include "optim/optimizer.h"
 #include "runtime/batches.h"
 #include "runtime/executor.h"
@@ -25,7 +30,8 @@ struct TrainerOptions {
   RecomputeLevel level = RecomputeLevel::none;
   at::ScalarType dtype = at::kFloat;
   std::uint64_t seed = 0;
-  std::int64_t global_batch_size = 0;  // sequences; a multiple of the number of microbatches
+  // Sequences; a multiple of the number of microbatches of all data ranks.
+  std::int64_t global_batch_size = 0;
   std::int64_t sequence_length = 0;
   OptimizerOptions optimizer;
   double learning_rate = 1e-3;
@@ -42,11 +48,13 @@ struct TrainerOptions {
 };
 
 struct StepResult {
+  std::int64_t number = 0;
   double loss = 0;           // mean over all target tokens of the global batch
   double gradient_norm = 0;  // before clipping
   double learning_rate = 0;
   std::int64_t num_targets = 0;  // tokens with a loss in the global batch
   ExecutedStep executed;         // this rank's
+  bool stop = false;             // some rank was asked to, before the end of the step
 };
 
 // The mesh of the options with the schedule's pipeline.
@@ -74,11 +82,18 @@ class Trainer {
           Communicator& world);
 
   // Step n, from 1: every rank calls it. Throws UserError (diverged) on all ranks, with the weights
-  // unchanged, when the loss or the gradient is no longer finite.
+  // as they were, when the loss or the gradient is no longer finite.
   StepResult step(std::int64_t number);
 
+  // The same without waiting for the end, where validation is deferred. advance() takes step n and
+  // returns the result of the step before, if that was still open; settle() that of the last one.
+  // Otherwise advance() returns the result of step n itself and settle() nothing. `stop`: this rank
+  // was asked to stop. Weights and states are right whenever nothing is open.
+  std::optional<StepResult> advance(std::int64_t number, bool stop = false);
+  std::optional<StepResult> settle();
+
   // Mean loss per token over the first `num_batches` global batches of held-out data, by the
-  // forwards of the same schedule. Every rank calls it.
+  // forwards of the same schedule. Every rank calls it, with nothing open.
   double evaluate(const Dataset& held_out, std::int64_t num_batches);
 
   // This rank's parameters in canonical order.
@@ -91,14 +106,30 @@ class Trainer {
   const Traffic& traffic() const { return traffic_; }
 
  private:
-  std::vector<Weight> weights();
+  // A step whose totals are not known yet.
+  struct Open {
+    StepResult result;
+    bool updated = false;  // as if there were nothing to clip
+  };
+
   // Lets the stages begin a pass over `batch`, every target's loss counting `scale`.
   void begin(GlobalBatch batch, double scale);
-  ExecutedStep execute(Executor& executor);
+  GlobalBatch load(const Dataset& data, std::int64_t batch_number) const;
+  Executor::DataSource batch_source() const;
+  // What `run` gives; where it throws, the other ranks are told first.
+  template <typename Run>
+  auto guarded(const Run& run);
+  ExecutedStep execute(double scale, std::optional<StepResult>& before);
   double local_loss() const;
+  void begin_sums(int stage);
+  void finish_sums();
+  double gradient_scale(const StepTotals& totals) const;  // to clip them
+  // Ends the open step: leaves the weights as these totals want them, or throws.
+  StepResult close(const StepTotals& totals);
+  void update(const StepResult& result, double scale);
   void add_replicas();
   void add_tied();
-  void exchange(int peer, const at::Tensor& mine, at::Tensor& theirs, const char* label);
+  at::Tensor exchange(int peer, const at::Tensor& mine, const char* label);
 
   TrainerOptions options_;
   const Schedule& schedule_;
@@ -107,13 +138,21 @@ class Trainer {
   Traffic traffic_;
   TensorGroup tensor_group_;
   TensorParallel tensor_;
+  DataParallel data_parallel_;
   SliceBounds bounds_;
   std::map<int, std::unique_ptr<Stage>> stages_;
+  std::map<int, std::vector<Weight>> weights_;  // by stage
+  std::vector<Weight> all_weights_;             // in canonical order
   std::unique_ptr<Executor> executor_;
   Schedule forwards_;
   std::unique_ptr<Executor> evaluator_;
   std::unique_ptr<Optimizer> optimizer_;
-  GlobalBatch batch_;  // of the step
+  std::size_t forward_prefix_ = 0;  // ops that can be run before the step before is settled
+  TotalsChain totals_;
+  std::optional<Open> open_;
+  std::set<int> summed_;                          // stages whose gradients are being added up
+  GlobalBatch batch_;                             // of the step
+  std::chrono::steady_clock::time_point origin_;  // of the times of a step
 };
 
 }  // namespace sluice

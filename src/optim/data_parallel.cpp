@@ -1,0 +1,184 @@
+#include "optim/data_parallel.h"
+
+#include "base/error.h"
+#include "cost/parameters.h"
+
+namespace sluice {
+namespace {
+
+RowRange share(std::int64_t rows, int index, int count) {
+  const BlockRows part = share_rows(rows, index, count);
+  return {part.begin, part.end};
+}
+
+// Some rows of each of the tensors, one behind the other.
+template <typename Tensors, typename Rows>
+at::Tensor pack(const std::vector<Weight>& weights, const Tensors& tensor_of, const Rows& rows_of) {
+  std::vector<at::Tensor> flat;
+  for (const Weight& weight : weights) {
+    const RowRange rows = rows_of(weight.rows());
+    flat.push_back(tensor_of(weight).slice(0, rows.begin, rows.end).reshape({-1}));
+    SLUICE_CHECK(flat.back().scalar_type() == flat[0].scalar_type(), "{} is of another type",
+                 weight.name);
+  }
+  return flat.size() == 1 ? flat[0] : at::cat(flat);
+}
+
+// The way back.
+template <typename Tensors, typename Rows>
+void unpack(const at::Tensor& packed, const std::vector<Weight>& weights, const Tensors& tensor_of,
+            const Rows& rows_of) {
+  std::int64_t begin = 0;
+  for (const Weight& weight : weights) {
+    const RowRange rows = rows_of(weight.rows());
+    at::Tensor into = tensor_of(weight).slice(0, rows.begin, rows.end);
+    into.copy_(packed.slice(0, begin, begin + into.numel()).view(into.sizes()));
+    begin += into.numel();
+  }
+}
+
+// Where the packed rows of each go.
+template <typename Rows>
+at::Tensor room(const std::vector<Weight>& weights, const Rows& rows_of, at::ScalarType type) {
+  std::int64_t elements = 0;
+  for (const Weight& weight : weights)
+    elements += weight.value.numel() / weight.rows() * rows_of(weight.rows()).count();
+  return at::empty({elements}, type);
+}
+
+const at::Tensor& gradient_of(const Weight& weight) { return weight.gradient; }
+const at::Tensor& value_of(const Weight& weight) { return weight.value; }
+
+}  // namespace
+
+RowRange DataParallel::own_rows(std::int64_t rows) const {
+  return share(rows, mesh_.shard(), mesh_.shape().shard);
+}
+
+// The replicas of a shard have neighbouring parts, which make up that shard: with floors, 64 (i r)
+// / (s r) is 64 i / s.
+RowRange DataParallel::summed_rows(int data_rank, std::int64_t rows) const {
+  const MeshShape& shape = mesh_.shape();
+  const int shard = data_rank % shape.shard, replica = data_rank / shape.shard;
+  return share(rows, shard * shape.replicate + replica, shape.data());
+}
+
+// Whole weights; one that is larger than a bucket has its own.
+std::vector<DataParallel::Bucket> DataParallel::buckets_of(std::span<const Weight> weights) const {
+  std::vector<Bucket> buckets;
+  std::int64_t room = 0;
+  for (const Weight& weight : weights) {
+    const auto bytes = static_cast<std::int64_t>(weight.gradient.nbytes());
+    if (buckets.empty() || bytes > room) {
+      buckets.emplace_back();
+      room = bucket_bytes_;
+    }
+    buckets.back().weights.push_back(weight);
+    room -= bytes;
+  }
+  return buckets;
+}
+
+// Sends sent[r] to and receives pieces[r] from every other rank r of the group. Nothing travels
+// where a weight is too small for its rank to have rows of it.
+void DataParallel::post(Bucket& bucket, Communicator& group, TrafficClass traffic,
+                        const char* label) {
+  for (int step = 1; step < group.size(); ++step) {
+    const int from = (group.rank() + group.size() - step) % group.size();
+    const int to = (group.rank() + step) % group.size();
+    const at::Tensor& piece = bucket.pieces[static_cast<std::size_t>(from)];
+    const at::Tensor& sent = bucket.sent[static_cast<std::size_t>(to)];
+    if (piece.numel() > 0)
+      bucket.requests.push_back(
+          group.post_recv(Lane::collectives, from, tensor_bytes(piece), label));
+    if (sent.numel() > 0)
+      bucket.requests.push_back(group.post_send(Lane::collectives, to, tensor_bytes(sent), label));
+    traffic_.add(traffic, sent.numel());
+  }
+}
+
+void DataParallel::begin_sums(std::span<const Weight> weights) {
+  if (num_data_ranks() == 1) return;
+  Communicator& data = mesh_.data();
+  for (Bucket& bucket : buckets_of(weights)) {
+    for (int rank = 0; rank < data.size(); ++rank)
+      bucket.sent.push_back(pack(bucket.weights, gradient_of,
+                                 [&](std::int64_t rows) { return summed_rows(rank, rows); }));
+    const at::Tensor& mine = bucket.sent[static_cast<std::size_t>(data.rank())];
+    for (int rank = 0; rank < data.size(); ++rank)
+      bucket.pieces.push_back(rank == data.rank() ? mine : at::empty_like(mine));
+    post(bucket, data, TrafficClass::gradient, "gradients");
+    under_way_.push_back(std::move(bucket));
+  }
+}
+
+void DataParallel::finish_sums() {
+  Communicator& data = mesh_.data();
+  for (Bucket& bucket : under_way_) {
+    data.wait_all(bucket.requests);
+    bucket.requests.clear();
+    const at::Tensor sum = sum_in_order(bucket.pieces);
+    unpack(sum, bucket.weights, gradient_of,
+           [&](std::int64_t rows) { return summed_rows(data.rank(), rows); });
+    bucket.pieces.clear();
+    bucket.sent.assign(1, sum);
+    exchange_sums(bucket);
+  }
+  const MeshShape& shape = mesh_.shape();
+  for (Bucket& bucket : under_way_) {
+    mesh_.replica_group().wait_all(bucket.requests);
+    for (int replica = 0; replica < static_cast<int>(bucket.pieces.size()); ++replica)
+      unpack(bucket.pieces[static_cast<std::size_t>(replica)], bucket.weights, gradient_of,
+             [&](std::int64_t rows) {
+               return summed_rows(replica * shape.shard + mesh_.shard(), rows);
+             });
+  }
+  under_way_.clear();
+}
+
+// Among the ranks that update the same rows, each of which has added up a part of them: sent[0].
+void DataParallel::exchange_sums(Bucket& bucket) {
+  const MeshShape& shape = mesh_.shape();
+  if (shape.replicate == 1) return;
+  const at::Tensor mine = bucket.sent[0];
+  bucket.sent.assign(static_cast<std::size_t>(shape.replicate), mine);
+  for (int replica = 0; replica < shape.replicate; ++replica) {
+    const auto theirs = [&](std::int64_t rows) {
+      return summed_rows(replica * shape.shard + mesh_.shard(), rows);
+    };
+    bucket.pieces.push_back(
+        replica == mesh_.replica() ? mine : room(bucket.weights, theirs, mine.scalar_type()));
+  }
+  post(bucket, mesh_.replica_group(), TrafficClass::gradient, "gradient sums");
+}
+
+void DataParallel::gather_values(std::span<const Weight> weights) {
+  const int shards = mesh_.shape().shard;
+  if (shards == 1) return;
+  Communicator& group = mesh_.shard_group();
+  const auto rows_of = [&](int shard) {
+    return [shard, shards](std::int64_t rows) { return share(rows, shard, shards); };
+  };
+  const auto finish = [&](Bucket& bucket) {
+    group.wait_all(bucket.requests);
+    for (int shard = 0; shard < shards; ++shard)
+      if (shard != group.rank())
+        unpack(bucket.pieces[static_cast<std::size_t>(shard)], bucket.weights, value_of,
+               rows_of(shard));
+    bucket = {};
+  };
+  // One is unpacked while the next is under way.
+  std::vector<Bucket> buckets = buckets_of(weights);
+  for (std::size_t n = 0; n < buckets.size(); ++n) {
+    Bucket& bucket = buckets[n];
+    const at::Tensor mine = pack(bucket.weights, value_of, rows_of(group.rank()));
+    bucket.sent.assign(static_cast<std::size_t>(shards), mine);
+    for (int shard = 0; shard < shards; ++shard)
+      bucket.pieces.push_back(room(bucket.weights, rows_of(shard), mine.scalar_type()));
+    post(bucket, group, TrafficClass::parameter, "weights");
+    if (n > 0) finish(buckets[n - 1]);
+  }
+  if (!buckets.empty()) finish(buckets.back());
+}
+
+}  // namespace sluice
