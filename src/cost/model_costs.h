@@ -22,6 +22,7 @@ struct StagedModel {
   bool sequence_norms = false;  // they divide the tokens between the products
   bool scatter = false;         // they divide what is sent to the next stage
   std::int64_t shard = 1;       // ranks that divide the optimizer's states
+  std::int64_t replicate = 1;   // copies of these
 
   StageLayers layers_of(int stage) const;
 };

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "comm/mesh.h"
-#include "comm/traffic.h"
+#include "cost/traffic.h"
 #include "optim/optimizer.h"
 #include "schedule/placement.h"
 

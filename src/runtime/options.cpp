@@ -88,7 +88,8 @@ StagedModel staged_model(const TrainerOptions& options, const Schedule& schedule
           .tensor = options.mesh.tensor,
           .sequence_norms = options.sequence_parallel_norms && options.mesh.tensor > 1,
           .scatter = options.scatter_gather && options.mesh.tensor > 1,
-          .shard = options.mesh.shard};
+          .shard = options.mesh.shard,
+          .replicate = options.mesh.replicate};
 }
 
 }  // namespace sluice
