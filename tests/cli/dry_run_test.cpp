@@ -261,5 +261,29 @@ TEST_F(DryRun, PartitionGoesByAProfile) {
   }
 }
 
+// heads 2, vocabulary 257, ffn_dim 128, eight layers, a batch of eight in four microbatches.
+TEST_F(DryRun, MeshesThatDoNotFitAreRefusedInOneLine) {
+  for (const auto& [flags, word] : {
+           std::pair{"tensor_parallel_degree=4", "model.heads is 2"},
+           std::pair{"tensor_parallel_degree=2", "model.vocab_size is 257"},
+           std::pair{"tensor_parallel_degree=2 --model.vocab_size=258 --model.ffn_dim=33",
+                     "model.ffn_dim is 33"},
+           std::pair{"tensor_parallel_degree=0", "tensor_parallel_degree is '0'"},
+           std::pair{"tensor_parallel_degree=1.5", "tensor_parallel_degree is '1.5'"},
+           std::pair{"tensor_degree=2", "unknown flag"},
+           std::pair{"data_parallel_replicate_degree=3", "global_batch_size is 8"},
+           std::pair{"data_parallel_shard_degree=8", "num_microbatches is 4"},
+           std::pair{"data_parallel_shard_degree=1048576 "
+                     "--parallelism.data_parallel_replicate_degree=1048576",
+                     "too large"},
+           std::pair{"pipeline_parallel_degree=3", "does not divide by the 6 stages"},
+           std::pair{"pipeline_parallel_degree=6 --parallelism.layers_per_stage=auto",
+                     "too few for 12 stages"},
+           std::pair{"device_memory_mib=100", "device_memory_mib is 100"},
+           std::pair{"layers_per_stage=cost", "layers_per_stage is 'cost'"},
+       })
+    expect_refused(fmt::format("--dry-run --parallelism.{}", flags), 2, word);
+}
+
 }  // namespace
 }  // namespace sluice

@@ -25,15 +25,19 @@ int ffn_dim_of(const ModelConfig& model) {
   return (two_thirds + 255) / 256 * 256;
 }
 
-int data_ranks_of(const Config& config) {
-  return config.parallelism.data_parallel_replicate_degree *
+constexpr std::int64_t kMaxRanks = 1 << 20;
+
+std::int64_t data_ranks_of(const Config& config) {
+  return std::int64_t{config.parallelism.data_parallel_replicate_degree} *
          config.parallelism.data_parallel_shard_degree;
 }
 
 // Of one pipeline.
 int microbatches_of(const Config& config) {
   const int given = config.parallelism.num_microbatches;
-  return given ? given : std::max(config.training.global_batch_size / data_ranks_of(config), 1);
+  if (given) return given;
+  return static_cast<int>(
+      std::max<std::int64_t>(config.training.global_batch_size / data_ranks_of(config), 1));
 }
 
 int slices_of(const ParallelismConfig& parallelism) {
@@ -118,14 +122,14 @@ void check_tensor_ranks(const Config& config, Problems& problems) {
           "{} is {}: does not divide among parallelism.tensor_parallel_degree {} ranks; change one "
           "of them",
           key, value, ranks);
-  if (kv_heads % ranks != 0 && ranks % kv_heads != 0)
+  if (model.heads % ranks == 0 && kv_heads % ranks != 0 && ranks % kv_heads != 0)
     problems.add(
         "model.kv_heads is {}: neither a multiple nor a divisor of "
         "parallelism.tensor_parallel_degree {}; change one of them",
         kv_heads, ranks);
   if (!config.parallelism.sequence_parallel_norms || ranks == 1) return;
-  const int sequences = config.training.global_batch_size / data_ranks_of(config) /
-                        std::max(microbatches_of(config), 1);
+  const std::int64_t sequences =
+      config.training.global_batch_size / data_ranks_of(config) / microbatches_of(config);
   for (const int tokens : slice_sizes_of(config))
     if (sequences * tokens % ranks != 0) {
       problems.add(
@@ -140,11 +144,21 @@ void check_tensor_ranks(const Config& config, Problems& problems) {
 void check_training(const Config& config, Problems& problems) {
   const int batch = config.training.global_batch_size;
   const int microbatches = microbatches_of(config);
-  if (batch % microbatches != 0)
+  const std::int64_t data = data_ranks_of(config);
+  if (batch % data != 0)
     problems.add(
-        "parallelism.num_microbatches is {}: does not divide training.global_batch_size {}; change "
-        "one of them",
-        microbatches, batch);
+        "training.global_batch_size is {}: does not divide among {} data-parallel copies "
+        "(parallelism.data_parallel_replicate_degree x data_parallel_shard_degree); change one of "
+        "them",
+        batch, data);
+  else if (batch % (data * microbatches) != 0)
+    problems.add(
+        "parallelism.num_microbatches is {}: does not divide training.global_batch_size {}{}; "
+        "change one of them",
+        microbatches, batch,
+        data > 1
+            ? fmt::format(", of which each of {} data-parallel copies takes {}", data, batch / data)
+            : "");
   if (config.lr_scheduler.warmup_steps > config.training.steps)
     problems.add("lr_scheduler.warmup_steps is {}: more than training.steps {}; warm up faster",
                  config.lr_scheduler.warmup_steps, config.training.steps);
@@ -153,6 +167,19 @@ void check_training(const Config& config, Problems& problems) {
         "validation.interval is {}: data.validation_fraction is 0 and holds no data out; set it, "
         "to 0.05 say",
         config.validation.interval);
+}
+
+void check_mesh(const Config& config, Problems& problems) {
+  const ParallelismConfig& parallelism = config.parallelism;
+  const std::int64_t pipelines = data_ranks_of(config);
+  const std::int64_t each =
+      std::int64_t{parallelism.pipeline_parallel_degree} * parallelism.tensor_parallel_degree;
+  if (pipelines > kMaxRanks / each)
+    problems.add(
+        "the mesh of {} data x {} pipeline x {} tensor ranks is too large: at most {} ranks; lower "
+        "the parallelism degrees",
+        pipelines, parallelism.pipeline_parallel_degree, parallelism.tensor_parallel_degree,
+        kMaxRanks);
 }
 
 void check_slices(const Config& config, Problems& problems) {
@@ -299,6 +326,7 @@ void check_generate(const Config& config, Problems& problems) {
 std::vector<std::string> validate_config(const Config& config) {
   Problems problems;
   check_model(config, problems);
+  check_mesh(config, problems);
   check_tensor_ranks(config, problems);
   check_training(config, problems);
   check_slices(config, problems);
