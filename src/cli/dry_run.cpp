@@ -31,6 +31,18 @@ constexpr Class kClasses[] = {
     {"total", [](const RankMemory& m) { return m.total(); }},
 };
 
+// Elements that a rank hands to others in a step, by class: only those that something moves in.
+std::vector<TrafficClass> moving(const std::vector<RankMemory>& ranks) {
+  std::vector<TrafficClass> out;
+  for (int c = 0; c < kNumTrafficClasses; ++c) {
+    const auto kind = static_cast<TrafficClass>(c);
+    if (std::any_of(ranks.begin(), ranks.end(),
+                    [&](const RankMemory& rank) { return rank.traffic.of(kind) > 0; }))
+      out.push_back(kind);
+  }
+  return out;
+}
+
 std::string mebibytes(double bytes) { return fmt::format("{:.2f}", bytes / (1 << 20)); }
 
 std::int64_t sum(const std::vector<RankMemory>& ranks, const Class& c) {
@@ -140,6 +152,7 @@ std::vector<RankMemory> memory_by_rank(const RunSetup& setup) {
     rank.optimizer = held.optimizer;
     rank.stash = static_cast<std::int64_t>(predicted.devices[r].peak_bytes);
     rank.buffers = buffers[r];
+    rank.traffic = step_traffic(model, schedule, static_cast<int>(r));
     rank.workspace = workspace_bytes(model, schedule, rank.stages);
   }
   return ranks;
@@ -171,6 +184,20 @@ std::string dry_run_text(const RunSetup& setup) {
       fmt::format("{} on {} ranks{}, {} microbatches of {} sequences; MiB per rank:\n{}",
                   schedule.name, mesh.size(), mesh_text(mesh), schedule.num_microbatches,
                   staged_model(setup.options, schedule).sequences, table.text());
+  if (const auto kinds = moving(ranks); !kinds.empty()) {
+    std::vector<std::string> names = {"rank"};
+    for (const TrafficClass kind : kinds)
+      names.emplace_back(traffic_name(kind));
+    TextTable moved(names);
+    for (const RankMemory& rank : ranks) {
+      std::vector<std::string> cells = {number_ranges(rank.ranks)};
+      for (const TrafficClass kind : kinds)
+        cells.push_back(with_commas(fmt::format("{}", rank.traffic.of(kind))));
+      moved.add(cells);
+    }
+    out += fmt::format("elements that a rank hands to others per step (docs/parallelism.md):\n{}",
+                       moved.text());
+  }
   for (const std::string& remark : remarks(setup, ranks))
     out += remark + "\n";
   return out;
@@ -186,6 +213,10 @@ std::string dry_run_json(const RunSetup& setup) {
                 {"layers", ranks[r].layers}};
     for (const Class& c : kClasses)
       row[c.name] = c.bytes(ranks[r]);
+    for (int c = 0; c < kNumTrafficClasses; ++c) {
+      const auto kind = static_cast<TrafficClass>(c);
+      row["traffic"][std::string(traffic_name(kind))] = ranks[r].traffic.of(kind);
+    }
     rows.push_back(row);
   }
   for (const Class& c : kClasses)

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/run_setup.h"
+#include "cost/traffic.h"
 
 namespace sluice::cli {
 
@@ -19,6 +20,7 @@ struct RankMemory {
   std::int64_t stash = 0;      // its peak: what the ledger will say
   std::int64_t buffers = 0;    // between stages, at most
   std::int64_t workspace = 0;  // inside an op, estimated
+  Traffic traffic;             // of a step
 
   std::int64_t total() const {
     return weights + gradients + optimizer + stash + buffers + workspace;

@@ -46,15 +46,17 @@ std::int64_t ParameterShape::count(std::int64_t tensor) const {
 }
 
 std::int64_t ParameterShape::shard_count(std::int64_t tensor, std::int64_t data) const {
-  const std::int64_t held = count(tensor);
-  std::int64_t rows = shape[0];
-  if (divided == 0) rows = std::max(rows / tensor, least_rows);
+  const std::int64_t held = rows(tensor);
   std::int64_t most = 0;
   for (std::int64_t i = 0; i < data; ++i) {
-    const BlockRows share = share_rows(rows, i, data);
+    const BlockRows share = share_rows(held, i, data);
     most = std::max(most, share.end - share.begin);
   }
-  return held / rows * most;
+  return count(tensor) / held * most;
+}
+
+std::int64_t ParameterShape::rows(std::int64_t tensor) const {
+  return divided == 0 ? std::max(shape[0] / tensor, least_rows) : shape[0];
 }
 
 std::vector<ParameterShape> stage_parameters(const ModelShape& s, const StageLayers& layers) {

@@ -21,6 +21,7 @@ struct ParameterShape {
 
   std::int64_t count() const;                     // of its elements
   std::int64_t count(std::int64_t tensor) const;  // that one of so many tensor ranks holds
+  std::int64_t rows(std::int64_t tensor) const;   // likewise
   // ... and of which it updates its share: the largest there is, among so many data ranks.
   std::int64_t shard_count(std::int64_t tensor, std::int64_t data) const;
 };

@@ -74,13 +74,30 @@ std::int64_t repeated_elements(const StagedModel& model, int stage) {
   return count;
 }
 
+// Gradients to the data rank that adds them up, and the sums to those that update the same rows;
+// updated rows to those that did not.
+void add_data_traffic(const StagedModel& model, int stage, std::int64_t data_rank,
+                      Traffic& traffic) {
+  const std::int64_t data = model.shard * model.replicate;
+  const std::int64_t shard = data_rank % model.shard, replica = data_rank / model.shard;
+  const auto count = [](BlockRows rows) { return rows.end - rows.begin; };
+  for (const ParameterShape& p : stage_parameters(model.shape, model.layers_of(stage))) {
+    const std::int64_t rows = p.rows(model.tensor), width = p.count(model.tensor) / rows;
+    const std::int64_t summed =
+        count(share_rows(rows, shard * model.replicate + replica, data)) * width;
+    traffic.add(TrafficClass::gradient, rows * width - summed + summed * (model.replicate - 1));
+    traffic.add(TrafficClass::parameter,
+                count(share_rows(rows, shard, model.shard)) * width * (model.shard - 1));
+  }
+}
+
 }  // namespace
 
 std::int64_t Traffic::total() const {
   return std::accumulate(elements_.begin(), elements_.end(), std::int64_t{0});
 }
 
-Traffic step_traffic(const StagedModel& model, const Schedule& lowered, int device) {
+Traffic step_traffic(const StagedModel& model, const Schedule& lowered, int device, int data_rank) {
   Traffic traffic;
   const std::int64_t t = model.tensor;
   for (const Op& op : lowered.programs[static_cast<std::size_t>(device)]) {
@@ -107,6 +124,7 @@ Traffic step_traffic(const StagedModel& model, const Schedule& lowered, int devi
   for (const int stage : lowered.placement.stages_of(device)) {
     if (model.sequence_norms)
       traffic.add(TrafficClass::norm, (t - 1) * shared_elements(model, stage));
+    add_data_traffic(model, stage, data_rank, traffic);
     if (t > model.shape.kv_heads)
       traffic.add(TrafficClass::norm,
                   (t / model.shape.kv_heads - 1) * repeated_elements(model, stage));

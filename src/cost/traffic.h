@@ -44,8 +44,9 @@ class Traffic {
   std::array<std::int64_t, kNumTrafficClasses> elements_{};
 };
 
-// Of one step, on each tensor rank of a device, between tensor ranks and between stages. Exact
-// where the tokens of a slice divide among the tensor ranks. `lowered` has its sends and receives.
-Traffic step_traffic(const StagedModel& model, const Schedule& lowered, int device);
+// Of one step, on each tensor rank of a device and of a data rank. Exact where the tokens of a
+// slice divide among the tensor ranks. `lowered` has its sends and receives.
+Traffic step_traffic(const StagedModel& model, const Schedule& lowered, int device,
+                     int data_rank = 0);
 
 }  // namespace sluice
