@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "cli/balance.h"
 #include "cli/price.h"
+#include "schedule/transforms/reductions.h"
 #include "schedule/transforms/split_backward.h"
 #include "schedule/validate.h"
 
@@ -36,7 +37,8 @@ Schedule make_schedule(const Config& config) {
   if (validation.lowered.num_devices() != parallelism.pipeline_parallel_degree)
     throw user_error("the schedule has {} devices and parallelism.pipeline_parallel_degree is {}",
                      validation.lowered.num_devices(), parallelism.pipeline_parallel_degree);
-  return std::move(validation.lowered);
+  const bool reduces = mesh_shape(config).data() > 1;
+  return reduces ? add_reductions(validation.lowered) : std::move(validation.lowered);
 }
 
 RunSetup set_up_run(const LoadedConfig& loaded) {

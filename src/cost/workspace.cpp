@@ -66,7 +66,8 @@ OpWorkspace embedding_workspace(const StashQuery& q) {
   OpWorkspace bytes;
   if (q.shape.has_biases()) bytes.f = unit * q.element_bytes;  // positions
   if (q.shape.encoder()) bytes.i = 2 * unit * q.element_bytes;
-  if (q.element_bytes < kFloat) bytes.w = unit * kFloat;
+  bytes.w = unit * kFloat;  // the distinct rows, at most all
+  if (q.element_bytes < kFloat) bytes.w += unit * kFloat;
   if (q.tensor > 1) bytes.f += 2 * unit * q.element_bytes;  // the lookup, and the parts of its sum
   if (q.sequence_norms) bytes.w += unit * q.element_bytes;  // the gradient put together
   return bytes;
@@ -104,9 +105,6 @@ std::int64_t workspace_bytes(const StagedModel& model, const Schedule& schedule,
                                       std::pair{layers.head, head_workspace(query)}})
         if (has) most = std::max({most, part.f, part.i, part.w});
     }
-    // The update works through the weights one by one: the scaled gradient, AdamW's denominator.
-    for (const ParameterShape& parameter : stage_parameters(model.shape, layers))
-      most = std::max(most, 2 * kFloat * parameter.shard_count(model.tensor, model.shard));
   }
   return most;
 }

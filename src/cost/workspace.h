@@ -19,7 +19,7 @@ OpWorkspace block_workspace(const StashQuery& query);
 OpWorkspace embedding_workspace(const StashQuery& query);
 OpWorkspace head_workspace(const StashQuery& query);
 
-// The largest over all ops of these stages, and over the update of their weights.
+// The largest over all ops of these stages. The update takes none.
 std::int64_t workspace_bytes(const StagedModel& model, const Schedule& schedule,
                              std::span<const int> stages);
 

@@ -19,6 +19,16 @@ at::Tensor logits_gradient(const at::Tensor& logits, const at::Tensor& lse,
   return gradient.mul_(targets.ge(0).unsqueeze(1)).mul_(scale);
 }
 
+// gradient[rows[n]] += d_rows[n]. What several of them add to one row is added up first, so that a
+// microbatch adds one number to each element, as it does everywhere: whoever adds up microbatches,
+// the result has the same bits.
+void add_rows(at::Tensor& gradient, const at::Tensor& rows, const at::Tensor& d_rows) {
+  const auto [distinct, places, counts] = at::_unique2(rows, true, true);
+  gradient.index_add_(0, distinct,
+                      at::zeros({distinct.size(0), gradient.size(1)}, gradient.options())
+                          .index_add_(0, places, d_rows));
+}
+
 }  // namespace
 
 std::int64_t Embedding::Stash::bytes() const {
@@ -95,14 +105,14 @@ void Embedding::weight_grad(Stash& stash, const SliceContext& context) {
   const at::Tensor dy =
       tensor_.gather(stash.d_y, tokens, TrafficClass::embedding, "embedding").to(at::kFloat);
   if (tensor_.size() == 1) {
-    d_table_.index_add_(0, stash.tokens, dy);
+    add_rows(d_table_, stash.tokens, dy);
   } else {
     const at::Tensor here = stash.tokens.ge(words_.begin)
                                 .logical_and_(stash.tokens.lt(words_.end))
                                 .nonzero()
                                 .squeeze(1);
-    d_table_.index_add_(0, stash.tokens.index_select(0, here).sub_(words_.begin),
-                        dy.index_select(0, here));
+    add_rows(d_table_, stash.tokens.index_select(0, here).sub_(words_.begin),
+             dy.index_select(0, here));
   }
   if (d_positions_.defined()) {
     const RowRange own = tensor_.own_tokens(tokens);

@@ -44,7 +44,7 @@ BlockRange blocks_of(int shard, int shards) {
 }
 
 // Puts the blocks of all shards beside those of this one, which are all in place.
-void gather_blocks(std::span<double> sums, const Mesh& mesh, Traffic& traffic) {
+void gather_blocks(std::span<double> sums, const Mesh& mesh) {
   const int shards = mesh.shape().shard;
   if (shards == 1) return;
   Communicator& group = mesh.shard_group();
@@ -69,7 +69,6 @@ void gather_blocks(std::span<double> sums, const Mesh& mesh, Traffic& traffic) {
         std::as_writable_bytes(std::span(parts[static_cast<std::size_t>(shard)])), "norm"));
     requests.push_back(
         group.post_send(Lane::collectives, shard, std::as_bytes(std::span(mine)), "norm"));
-    traffic.add(TrafficClass::norm, static_cast<std::int64_t>(mine.size()));
   }
   group.wait_all(requests);
   for (int shard = 0; shard < shards; ++shard)
@@ -78,10 +77,9 @@ void gather_blocks(std::span<double> sums, const Mesh& mesh, Traffic& traffic) {
 
 // Every rank's values, in rank order.
 template <typename T>
-std::vector<T> gather_all(std::span<const T> mine, Communicator& group, Traffic& traffic) {
+std::vector<T> gather_all(std::span<const T> mine, Communicator& group) {
   std::vector<T> all(mine.size() * static_cast<std::size_t>(group.size()));
   group.all_gather(std::as_bytes(mine), std::as_writable_bytes(std::span(all)), "totals");
-  traffic.add(TrafficClass::norm, static_cast<std::int64_t>(mine.size()) * (group.size() - 1));
   return all;
 }
 
@@ -109,16 +107,16 @@ double StepTotals::gradient_norm() const { return std::sqrt(squares); }
 bool StepTotals::finite() const { return std::isfinite(loss) && std::isfinite(squares); }
 
 DeviceTotals device_totals(const std::map<int, std::vector<Weight>>& stages, double loss, bool stop,
-                           const Mesh& mesh, Traffic& traffic) {
+                           const Mesh& mesh) {
   DeviceTotals totals;
   // Over data ranks, in their order; then over tensor ranks, which have the same loss.
   const double mine[] = {loss, stop ? 1.0 : 0.0};
   double flags[] = {0, 0};
-  const std::vector<double> of_data = gather_all<double>(mine, mesh.data(), traffic);
+  const std::vector<double> of_data = gather_all<double>(mine, mesh.data());
   for (std::size_t n = 0; n < of_data.size(); ++n)
     flags[n % 2] += of_data[n];
   totals.loss = flags[0];
-  for (const double asked : gather_all<double>(std::span(flags).last(1), mesh.tensor(), traffic))
+  for (const double asked : gather_all<double>(std::span(flags).last(1), mesh.tensor()))
     totals.stop += static_cast<std::int64_t>(asked);
 
   std::vector<double> sums;
@@ -126,8 +124,8 @@ DeviceTotals device_totals(const std::map<int, std::vector<Weight>>& stages, dou
     const std::vector<double> of_stage = block_sums(weights);
     sums.insert(sums.end(), of_stage.begin(), of_stage.end());
   }
-  gather_blocks(sums, mesh, traffic);
-  const std::vector<double> all = gather_all<double>(sums, mesh.tensor(), traffic);
+  gather_blocks(sums, mesh);
+  const std::vector<double> all = gather_all<double>(sums, mesh.tensor());
   std::size_t first = 0;
   for (const auto& [number, weights] : stages) {
     std::vector<double>& ordered = totals.squares[number];
@@ -139,8 +137,8 @@ DeviceTotals device_totals(const std::map<int, std::vector<Weight>>& stages, dou
   return totals;
 }
 
-TotalsChain::TotalsChain(const Placement& placement, Communicator& pipeline, Traffic& traffic)
-    : placement_(placement), pipeline_(pipeline), traffic_(traffic) {
+TotalsChain::TotalsChain(const Placement& placement, Communicator& pipeline)
+    : placement_(placement), pipeline_(pipeline) {
   for (int stage = 0; stage < placement.num_stages(); ++stage)
     if (placement.device_of(0, stage) == pipeline.rank()) stages_.push_back(stage);
   SLUICE_CHECK(!stages_.empty(), "device {} has no stage of pipe 0", pipeline.rank());
@@ -210,7 +208,6 @@ void TotalsChain::post_send(int device) {
   message.request =
       pipeline_.post_send(Lane::collectives, device, std::as_bytes(std::span(&message.totals, 1)),
                           "totals of the step");
-  traffic_.add(TrafficClass::norm, 3);
 }
 
 void TotalsChain::post_recv(int device) {

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "comm/mesh.h"
-#include "cost/traffic.h"
 #include "optim/optimizer.h"
 #include "schedule/placement.h"
 
@@ -44,13 +43,13 @@ struct DeviceTotals {
 // A device's totals, over its data ranks and tensor ranks, each of which calls it with its own
 // weights, loss and wish to stop, and gets the same. REQUIRES: tensor ranks have the same loss.
 DeviceTotals device_totals(const std::map<int, std::vector<Weight>>& stages, double loss, bool stop,
-                           const Mesh& mesh, Traffic& traffic);
+                           const Mesh& mesh);
 
 // The running sum's way through the pipeline. Every rank begins and finishes the same ones.
 class TotalsChain {
  public:
   // All outlive it; rank r of `pipeline` is device r.
-  TotalsChain(const Placement& placement, Communicator& pipeline, Traffic& traffic);
+  TotalsChain(const Placement& placement, Communicator& pipeline);
 
   // Does not block.
   void begin(DeviceTotals mine);
@@ -72,7 +71,6 @@ class TotalsChain {
 
   const Placement& placement_;
   Communicator& pipeline_;
-  Traffic& traffic_;
   std::vector<int> stages_;  // of this device, ascending
   DeviceTotals mine_;
   std::size_t next_ = 0;  // of the stages: to be added

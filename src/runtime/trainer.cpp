@@ -77,7 +77,7 @@ Trainer::Trainer(const TrainerOptions& options, const Schedule& lowered, const D
       data_parallel_(mesh_, traffic_, options.gradient_bucket_bytes),
       bounds_(slice_bounds(lowered, options.sequence_length)),
       stages_(make_stages(options, lowered, mesh_.place().pipeline, tensor_)),
-      totals_(lowered.placement, mesh_.pipeline(), traffic_) {
+      totals_(lowered.placement, mesh_.pipeline()) {
   const int data_ranks = mesh_.shape().data();
   if (options.global_batch_size % (lowered.num_microbatches * data_ranks) != 0)
     throw user_error(
@@ -177,7 +177,7 @@ double Trainer::evaluate(const Dataset& held_out, std::int64_t num_batches) {
     loss += local_loss();
     num_targets += batch_.num_targets;
   }
-  DeviceTotals mine = device_totals({}, loss, false, mesh_, traffic_);
+  DeviceTotals mine = device_totals({}, loss, false, mesh_);
   for (const auto& [number, stage] : stages_)
     mine.squares[number] = {};
   totals_.begin(std::move(mine));
@@ -191,7 +191,7 @@ StepResult Trainer::step(std::int64_t number) {
   return result ? std::move(*result) : std::move(*settle());
 }
 
-std::optional<StepResult> Trainer::advance(std::int64_t number, bool stop) {
+std::optional<StepResult> Trainer::advance(std::int64_t number, const std::function<bool()>& stop) {
   // Read before the clock starts.
   GlobalBatch batch = load(data_, number - 1);
   // Over the targets of the whole global batch, so that no packing changes the gradient.
@@ -210,7 +210,7 @@ std::optional<StepResult> Trainer::advance(std::int64_t number, bool stop) {
   std::optional<StepResult> before;
   result.executed = execute(scale, before);
   finish_sums();
-  totals_.begin(device_totals(weights_, local_loss(), stop, mesh_, traffic_));
+  totals_.begin(device_totals(weights_, local_loss(), stop && stop(), mesh_));
   if (options_.deferred_validation) {
     optimizer_->keep();
     update(result, 1);

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -87,10 +88,13 @@ class Trainer {
 
   // The same without waiting for the end, where validation is deferred. advance() takes step n and
   // returns the result of the step before, if that was still open; settle() that of the last one.
-  // Otherwise advance() returns the result of step n itself and settle() nothing. `stop`: this rank
-  // was asked to stop. Weights and states are right whenever nothing is open.
-  std::optional<StepResult> advance(std::int64_t number, bool stop = false);
+  // Otherwise advance() returns the result of step n itself and settle() nothing. `stop` says,
+  // after the step's last op, whether this rank was asked to stop. Weights and states are right
+  // whenever nothing is open.
+  std::optional<StepResult> advance(std::int64_t number, const std::function<bool()>& stop = {});
   std::optional<StepResult> settle();
+  // The step that is open, with what is known of it; null: none is.
+  const StepResult* open_step() const { return open_ ? &open_->result : nullptr; }
 
   // Mean loss per token over the first `num_batches` global batches of held-out data, by the
   // forwards of the same schedule. Every rank calls it, with nothing open.
@@ -98,6 +102,8 @@ class Trainer {
 
   // This rank's parameters in canonical order.
   std::vector<Parameter*> parameters();
+  // The same with the rows that it updates.
+  const std::vector<Weight>& weights() const { return all_weights_; }
   Optimizer& optimizer() { return *optimizer_; }
   // Whether this rank holds the stage and the name (of a weight, or of a state of it) is of it.
   bool holds(int stage, const std::string& name);

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <limits>
+#include <list>
+#include <map>
 
 #include "runtime/checkpointing.h"
 #include "runtime/generation.h"
@@ -14,28 +17,75 @@
 namespace sluice {
 namespace {
 
-// One rank's figures of a step, gathered on all.
+// One rank's figures of a step.
 struct RankFigures {
   double start = 0, end = 0, busy = 0;
   std::int64_t peak_bytes = 0;
-  std::int64_t stop = 0;  // it was asked to
 };
 
-std::vector<RankFigures> gather_figures(const StepResult& result, bool stop, Communicator& world) {
-  RankFigures mine;
-  mine.stop = stop;
-  const auto& spans = result.executed.timeline.spans;
+RankFigures figures_of(const ExecutedStep& executed) {
+  RankFigures figures;
+  const auto& spans = executed.timeline.spans;
   if (!spans.empty()) {
-    mine.start = spans.front().start;
-    mine.end = spans.back().end;
+    figures.start = spans.front().start;
+    figures.end = spans.back().end;
   }
-  mine.busy = result.executed.timeline.busy;
-  mine.peak_bytes = result.executed.peak_stash_bytes;
-  std::vector<RankFigures> all(static_cast<std::size_t>(world.size()));
-  world.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)),
-                   "figures");
-  return all;
+  figures.busy = executed.timeline.busy;
+  figures.peak_bytes = executed.peak_stash_bytes;
+  return figures;
 }
+
+// Every rank's figures on their way to rank 0, which asks for them when it wants to report: nobody
+// else waits.
+class FiguresOnTheirWay {
+ public:
+  explicit FiguresOnTheirWay(Communicator& world) : world_(world) {}
+
+  void post(const RankFigures& mine) {
+    Step& step = steps_.emplace_back();
+    const bool leads = world_.rank() == 0;
+    step.figures.resize(leads ? static_cast<std::size_t>(world_.size()) : 1);
+    step.figures[0] = mine;
+    for (int rank = 1; leads && rank < world_.size(); ++rank)
+      step.requests.push_back(
+          world_.recv(rank,
+                      std::as_writable_bytes(
+                          std::span(step.figures).subspan(static_cast<std::size_t>(rank), 1)),
+                      kLabel));
+    if (!leads)
+      step.requests.push_back(world_.send(0, std::as_bytes(std::span(step.figures)), kLabel));
+    if (!leads) reap();
+  }
+
+  // Those of the oldest step; on rank 0 only.
+  std::vector<RankFigures> take() {
+    world_.wait_all(steps_.front().requests);
+    std::vector<RankFigures> figures = std::move(steps_.front().figures);
+    steps_.pop_front();
+    return figures;
+  }
+
+  // Waits until all of this rank's have arrived.
+  void finish() {
+    for (Step& step : steps_)
+      world_.wait_all(step.requests);
+    steps_.clear();
+  }
+
+ private:
+  static constexpr const char* kLabel = "figures";
+  struct Step {
+    std::vector<RankFigures> figures;
+    std::vector<Request> requests;
+  };
+  void reap() {
+    while (!steps_.empty() && world_.test(steps_.front().requests[0]))
+      steps_.pop_front();
+  }
+
+  Communicator& world_;
+  std::list<Step> steps_;
+};
 
 template <typename Row>
 std::vector<std::vector<Row>> gather_rows(const std::vector<Row>& mine, Communicator& world) {
@@ -49,10 +99,22 @@ std::vector<std::vector<Row>> gather_rows(const std::vector<Row>& mine, Communic
   return out;
 }
 
-// All ranks' on rank 0, none elsewhere.
-std::vector<DeviceTimeline> gather_timelines(const DeviceTimeline& mine, Communicator& world) {
-  const auto spans = gather_rows(mine.spans, world);
-  const auto memory = gather_rows(mine.memory, world);
+// The devices of rank 0's pipeline, on rank 0; none elsewhere. Times count from the first op.
+std::vector<DeviceTimeline> gather_timelines(const DeviceTimeline& mine, const Mesh& mesh) {
+  if (mesh.place().data > 0 || mesh.place().tensor > 0) return {};
+  auto spans = gather_rows(mine.spans, mesh.pipeline());
+  auto memory = gather_rows(mine.memory, mesh.pipeline());
+  double first = std::numeric_limits<double>::max();
+  for (const auto& device : spans)
+    if (!device.empty()) first = std::min(first, device.front().start);
+  for (auto& device : spans)
+    for (Span& span : device) {
+      span.start -= first;
+      span.end -= first;
+    }
+  for (auto& device : memory)
+    for (MemoryPoint& point : device)
+      point.time -= first;
   std::vector<DeviceTimeline> out(spans.size());
   for (std::size_t rank = 0; rank < out.size(); ++rank) {
     DeviceTimeline& device = out[rank];
@@ -95,53 +157,67 @@ RunEnd run_training(const TrainingRun& run, Communicator& world) {
       std::int64_t{config.training.global_batch_size} * config.training.sequence_length;
   DeviceTimeline last;
   OpTimings timings;
+  FiguresOnTheirWay figures(world);
+  std::map<std::int64_t, double> seconds;  // of steps that are not reported yet
   const std::int64_t first = end.last_step + 1;
-  for (std::int64_t number = first; number <= config.training.steps; ++number) {
-    const auto started = Clock::now();
-    const StepResult result = trainer.step(number);
-    const double seconds = std::chrono::duration<double>(Clock::now() - started).count();
-    const std::vector<RankFigures> ranks =
-        gather_figures(result, run.stop && run.stop->load(), world);
-    end.last_step = number;
-    last = result.executed.timeline;
-    // The first step warms up: it counts only where it is the only one.
-    if (number == first + 1) timings = {};
-    timings.add(last);
+  const std::int64_t interval = config.validation.interval;
+  const auto validates = [&](std::int64_t number) {
+    return run.held_out && (number % interval == 0 || number == config.training.steps);
+  };
+  const auto asked = [&] { return run.stop && run.stop->load(); };
+  bool stop = false;
 
+  const auto report = [&](const StepResult& result) {
+    // Whichever rank a signal reached, all stop after the same step.
+    stop = stop || result.stop;
+    std::optional<double> validation_loss;
+    if (validates(result.number)) {
+      const std::int64_t batches = std::clamp<std::int64_t>(
+          run.held_out->num_samples() / config.training.global_batch_size, 1, 8);
+      validation_loss = trainer.evaluate(*run.held_out, batches);
+    }
+    if (!leads) return;
+    const std::vector<RankFigures> ranks = figures.take();
     StepMetrics metrics;
-    metrics.step = number;
+    metrics.step = result.number;
     metrics.loss = result.loss;
     metrics.grad_norm = result.gradient_norm;
     metrics.lr = result.learning_rate;
     metrics.tokens = tokens;
-    metrics.step_time_s = seconds;
-    metrics.tps = static_cast<double>(tokens) / seconds / world.size();
+    metrics.step_time_s = seconds.extract(result.number).mapped();
+    metrics.tps = static_cast<double>(tokens) / metrics.step_time_s / world.size();
     metrics.bubble = bubble_of(ranks);
     for (const RankFigures& rank : ranks)
       metrics.peak_stash_bytes.push_back(rank.peak_bytes);
     metrics.predicted_peak_stash_bytes = run.predicted_peak_bytes;
-    const std::int64_t interval = config.validation.interval;
-    if (run.held_out && (number % interval == 0 || number == config.training.steps)) {
-      const std::int64_t batches = std::clamp<std::int64_t>(
-          run.held_out->num_samples() / config.training.global_batch_size, 1, 8);
-      metrics.validation_loss = trainer.evaluate(*run.held_out, batches);
-    }
-    if (leads) {
-      if (written) written->append(metrics);
-      run.on_step(metrics);
-    }
-    // Whichever rank a signal reached, all stop after the same step.
-    const bool stop =
-        std::any_of(ranks.begin(), ranks.end(), [](const RankFigures& r) { return r.stop; });
+    metrics.validation_loss = validation_loss;
+    if (written) written->append(metrics);
+    run.on_step(metrics);
+  };
+
+  for (std::int64_t number = first; number <= config.training.steps && !stop; ++number) {
+    const auto started = Clock::now();
+    const std::optional<StepResult> settled = trainer.advance(number, asked);
+    seconds[number] = std::chrono::duration<double>(Clock::now() - started).count();
+    const StepResult* taken = trainer.open_step();
+    const ExecutedStep& executed = taken ? taken->executed : settled->executed;
+    figures.post(figures_of(executed));
+    last = executed.timeline;
+    // The first step warms up: it counts only where it is the only one.
+    if (number == first + 1) timings = {};
+    timings.add(last);
+    end.last_step = number;
+    if (settled) report(*settled);
+
     const bool due = config.checkpoint.interval > 0 && number % config.checkpoint.interval == 0;
-    if (due || stop || number == config.training.steps) saver.save(number, run.on_note);
-    if (stop && number < config.training.steps) {
-      end.stopped = true;
-      break;
-    }
+    const bool is_last = number == config.training.steps;
+    if (due || stop || is_last || validates(number))
+      if (const std::optional<StepResult> open = trainer.settle()) report(*open);
+    if (due || stop || is_last) saver.save(number, run.on_note);
   }
-  // The pipeline of rank 0 stands for the others, which do the same.
-  end.devices = gather_timelines(last, trainer.mesh().pipeline());
+  figures.finish();
+  end.stopped = stop && end.last_step < config.training.steps;
+  end.devices = gather_timelines(last, trainer.mesh());
   if (end.last_step >= first) {
     end.costs = byte_costs(staged_model(run.options, run.lowered), run.lowered);
     timings.gather_into(*end.costs, trainer.mesh().pipeline());

@@ -8,23 +8,26 @@
 
 #include "comm/threads/threads.h"
 #include "schedule/generators/generator.h"
+#include "schedule/transforms/reductions.h"
 #include "schedule/validate.h"
 
 namespace sluice::test {
 namespace {
 
-// What a rank holds of a tensor, into its place of the whole one.
-void put_together(const Parameter& parameter, const at::Tensor& held,
-                  std::map<std::string, at::Tensor>& wholes) {
+// What a rank holds of a tensor, of it the rows `own`, into its place of the whole one.
+void put_together(const Parameter& parameter, const std::string& name, const at::Tensor& held,
+                  const RowRange& own, std::map<std::string, at::Tensor>& wholes) {
   const Shard& shard = parameter.shard;
-  at::Tensor& whole = wholes[parameter.name];
+  at::Tensor& whole = wholes[name];
   if (!whole.defined())
     whole =
         at::full(held.dim() > 0 ? shard.whole : std::vector<std::int64_t>{}, NAN, held.options());
   if (held.dim() == 0)
     whole.copy_(held);
   else
-    whole.slice(shard.dim, shard.range.begin, shard.range.end).copy_(held);
+    whole.slice(shard.dim, shard.range.begin, shard.range.end)
+        .slice(0, own.begin, own.end)
+        .copy_(held);
 }
 
 }  // namespace
@@ -62,7 +65,7 @@ Schedule lowered_schedule(const Case& c, int microbatches) {
   if (c.memory_cap > 0) options.memory_cap = c.memory_cap;
   Validation validation = validate(generate_schedule(c.schedule, options));
   EXPECT_TRUE(validation.valid());
-  return std::move(validation.lowered);
+  return add_reductions(validation.lowered);
 }
 
 Trained train(const Case& c, const ModelShape& shape, const TrainOptions& run) {
@@ -81,7 +84,9 @@ Trained train(const Case& c, const ModelShape& shape, const TrainOptions& run) {
   options.learning_rate = 0.01;
   options.warmup_steps = 2;
   options.num_steps = 10;
-  options.max_norm = 0.5;
+  options.max_norm = run.max_norm;
+  options.gradient_bucket_bytes = run.bucket_bytes;
+  options.deferred_validation = run.deferred;
   options.mesh = run.mesh;
   options.sequence_parallel_norms = run.sequence_norms;
   options.scatter_gather = run.scatter;
@@ -93,24 +98,35 @@ Trained train(const Case& c, const ModelShape& shape, const TrainOptions& run) {
   run_threads(num_ranks, {}, [&](Communicator& world) {
     at::set_num_threads(1);
     Trainer trainer(options, schedule, data, world);
-    for (int n = 1; n <= run.steps; ++n) {
-      const StepResult result = trainer.step(n);
+    const auto take = [&](const std::optional<StepResult>& result) {
+      if (!result) return;
       const std::lock_guard lock(mutex);
-      trained.peaks[static_cast<std::size_t>(world.rank())] = result.executed.peak_stash_bytes;
-      if (world.rank() == 0) {
-        trained.losses.push_back(result.loss);
-        trained.norms.push_back(result.gradient_norm);
-      }
-      if (n == 1)
-        for (const Parameter* parameter : trainer.parameters())
-          put_together(*parameter, parameter->gradient, trained.first_gradients);
+      trained.peaks[static_cast<std::size_t>(world.rank())] = result->executed.peak_stash_bytes;
+      if (world.rank() != 0) return;
+      trained.losses.push_back(result->loss);
+      trained.norms.push_back(result->gradient_norm);
+    };
+    const auto find = [&](const std::string& name) -> Parameter& {
+      for (Parameter* parameter : trainer.parameters())
+        if (parameter->name == name) return *parameter;
+      throw InternalError(name);
+    };
+    for (int n = 1; n <= run.steps; ++n) {
+      take(trainer.advance(n));
+      if (n > 1) continue;
+      const std::lock_guard lock(mutex);
+      for (const Weight& weight : trainer.weights())
+        put_together(find(weight.name), weight.name, weight.own_gradient(), weight.own,
+                     trained.first_gradients);
     }
+    take(trainer.settle());
     const std::lock_guard lock(mutex);
     trained.traffic[static_cast<std::size_t>(world.rank())] = trainer.traffic();
     for (const Parameter* parameter : trainer.parameters())
-      put_together(*parameter, parameter->value, trained.weights);
+      put_together(*parameter, parameter->name, parameter->value, {0, parameter->value.size(0)},
+                   trained.weights);
     for (const Optimizer::State& state : trainer.optimizer().states())
-      trained.states[state.name] = state.tensor.clone();
+      put_together(find(state.weight), state.name, state.tensor, state.own, trained.states);
   });
   return trained;
 }

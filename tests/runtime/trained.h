@@ -39,6 +39,9 @@ struct TrainOptions {
   MeshShape mesh = {};  // its pipeline is the schedule's
   bool sequence_norms = false;
   bool scatter = true;
+  std::int64_t bucket_bytes = 4096;
+  double max_norm = 0.5;
+  bool deferred = false;
 };
 
 struct Trained {
