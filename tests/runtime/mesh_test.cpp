@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
+
 #include "base/error.h"
 #include "runtime/trained.h"
 
@@ -64,25 +66,40 @@ const Case kCases[] = {{"1f1b"},   {"interleaved-1f1b"}, {"zb-v"},
 
 class MeshFamilies : public testing::TestWithParam<ModelFamily> {};
 
-TEST_P(MeshFamilies, TensorAndPipelineRanksGiveTheSerialGradients) {
+// Stages of a schedule must not outnumber the layers; interleaving needs two devices.
+bool fits(const Case& c, const ModelShape& shape) {
+  if (c.devices == 1 && c.schedule == "interleaved-1f1b") return false;
+  const bool one_each = c.schedule == "1f1b" || c.schedule == "seq1f1b";
+  return c.devices * (one_each ? 1 : 2) <= shape.layers;
+}
+
+TEST_P(MeshFamilies, GivesTheSerialGradients) {
   const ModelShape shape = divisible(GetParam());
   const Trained serial = train({"1f1b", 1}, shape, short_run({}, false));
-  for (const int tensor : {1, 2, 4, 8})
-    for (const int pipeline : {1, 2, 4, 8})
-      for (const Case& base : kCases) {
-        if (tensor * pipeline > 8) continue;
-        Case c = base;
-        c.devices = pipeline;
-        const bool stages_fit = pipeline <= 4 || c.schedule == "1f1b" || c.schedule == "seq1f1b";
-        if (!stages_fit || (pipeline == 1 && c.schedule == "interleaved-1f1b")) continue;
-        for (const bool sequence_norms : {false, true}) {
-          if (sequence_norms && tensor == 1) continue;
-          SCOPED_TRACE(testing::Message()
-                       << c.schedule << " slices " << c.slices << " tensor " << tensor
-                       << " pipeline " << pipeline << (sequence_norms ? " sequence norms" : ""));
-          expect_same(train(c, shape, short_run({.tensor = tensor}, sequence_norms)), serial);
+  int num_runs = 0;
+  for (const int data : {1, 2, 4})
+    for (const int tensor : {1, 2, 4, 8})
+      for (int pipeline = 1; pipeline <= 8; ++pipeline)
+        for (const Case& base : kCases) {
+          Case c = base;
+          c.devices = pipeline;
+          if (data * tensor * pipeline > 8 || !fits(c, shape)) continue;
+          c.layers = even_layers(shape.layers, test::lowered_schedule(c, 4 / data).num_stages());
+          for (const bool sequence_norms : {false, true}) {
+            if (sequence_norms && tensor == 1) continue;
+            // Replicas and shards in turn, and both where there are four.
+            const bool shards = (num_runs++ + data) % 2 == 0;
+            const MeshShape mesh{.replicate = shards ? (data == 4 ? 2 : 1) : data,
+                                 .shard = shards ? (data == 4 ? 2 : data) : 1,
+                                 .tensor = tensor};
+            SCOPED_TRACE(testing::Message()
+                         << c.schedule << " slices " << c.slices << " data " << mesh.replicate
+                         << " x " << mesh.shard << " pipeline " << pipeline << " tensor " << tensor
+                         << (sequence_norms ? " sequence norms" : ""));
+            expect_same(train(c, shape, short_run(mesh, sequence_norms)), serial);
+          }
         }
-      }
+  std::printf("%d runs\n", num_runs);
 }
 
 TEST_P(MeshFamilies, ThreeTensorRanks) {
@@ -225,7 +242,11 @@ TEST(MeshTraffic, IsWhatThePureFunctionSays) {
                        << " norms " << sequence_norms);
           Case c = base;
           c.devices = 2;
-          TrainOptions run = short_run({.tensor = 4}, sequence_norms);
+          MeshShape mesh{.tensor = 4};  // more than llama's heads of keys and values
+          if (level != RecomputeLevel::none) mesh = {.shard = 2, .tensor = 2};
+          if (level == RecomputeLevel::full) mesh = {.replicate = 2, .shard = 2};
+          TrainOptions run = short_run(mesh, sequence_norms);
+          mesh.pipeline = 2;
           run.level = level;
           const ModelShape shape = divisible(family);
           const Trained trained = train(c, shape, run);
@@ -235,14 +256,19 @@ TEST(MeshTraffic, IsWhatThePureFunctionSays) {
                                   .level = level,
                                   .sequences = 2,
                                   .sequence_length = 16,
-                                  .tensor = 4,
-                                  .sequence_norms = sequence_norms,
-                                  .scatter = true};
-          for (int rank = 0; rank < 8; ++rank)
+                                  .tensor = mesh.tensor,
+                                  .sequence_norms = sequence_norms && mesh.tensor > 1,
+                                  .scatter = mesh.tensor > 1,
+                                  .shard = mesh.shard,
+                                  .replicate = mesh.replicate};
+          for (int rank = 0; rank < mesh.size(); ++rank) {
+            const MeshPlace place = place_of(rank, mesh);
+            const Traffic wanted = step_traffic(model, schedule, place.pipeline, place.data);
             for (int kind = 0; kind < kNumTrafficClasses; ++kind)
-              expect_traffic(
-                  trained.traffic[static_cast<std::size_t>(rank)], static_cast<TrafficClass>(kind),
-                  step_traffic(model, schedule, rank / 4).of(static_cast<TrafficClass>(kind)));
+              expect_traffic(trained.traffic[static_cast<std::size_t>(rank)],
+                             static_cast<TrafficClass>(kind),
+                             wanted.of(static_cast<TrafficClass>(kind)));
+          }
         }
 }
 
