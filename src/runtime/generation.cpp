@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "data/bpe.h"
 #include "data/tokenizer.h"
 
 namespace sluice {
@@ -72,18 +73,25 @@ std::int64_t TextGenerator::continue_tokens(std::span<const std::int32_t> prompt
 
 std::int64_t TextGenerator::continue_text(const std::string& prompt, const SamplingOptions& options,
                                           const std::function<void(std::string_view)>& on_text) {
-  if (config().model.vocab_size > kByteVocabulary)
+  const auto words = model_.tokenizer.empty() ? nullptr : open_tokenizer(model_.tokenizer);
+  if (!words && config().model.vocab_size > kByteVocabulary)
     throw user_error(
-        "model.vocab_size is {}: text is for the byte tokenizer's {} tokens; use --prompt-ids",
-        config().model.vocab_size, kByteVocabulary);
-  const std::vector<std::int32_t> bytes = encode_bytes(prompt);
-  check_prompt(bytes);
+        "model.vocab_size is {}, and {} has no tokenizer.json beside it: text is for the byte "
+        "tokenizer's {} tokens; put the model's there, or use --prompt-ids",
+        config().model.vocab_size, model_.folder, kByteVocabulary);
+  const std::vector<std::int32_t> tokens = words ? words->encode(prompt) : encode_bytes(prompt);
+  check_prompt(tokens);
+  const std::int32_t end = words ? words->end_of_document() : kEndOfDocument;
   TextStream text;
-  for (const std::int32_t byte : bytes)
-    on_text(text.put(byte));
-  const std::int64_t drawn = continue_tokens(bytes, options, [&](std::int32_t token) {
-    if (token == kEndOfDocument) return false;
-    on_text(text.put(token));
+  const auto show = [&](std::int32_t token) {
+    if (!words) return on_text(text.put(token));
+    for (const std::int32_t byte : encode_bytes(words->bytes_of(token)))
+      on_text(text.put(byte));
+  };
+  std::for_each(tokens.begin(), tokens.end(), show);
+  const std::int64_t drawn = continue_tokens(tokens, options, [&](std::int32_t token) {
+    if (token == end) return false;
+    show(token);
     return true;
   });
   on_text(text.end());

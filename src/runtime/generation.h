@@ -43,9 +43,9 @@ class TextGenerator {
   std::int64_t continue_tokens(std::span<const std::int32_t> prompt, const SamplingOptions& options,
                                const std::function<bool(std::int32_t)>& on_token);
 
-  // The prompt and its continuation up to the end of the document, in the byte tokenizer's tokens;
-  // `on_text` is called with each further piece, whole characters that can be shown. Throws
-  // UserError for a model of another vocabulary.
+  // The prompt and its continuation up to the end of the document, in the tokens of the
+  // checkpoint's tokenizer.json, or, without one, in bytes; `on_text` is called with each further
+  // piece, whole characters that can be shown. Throws UserError for a model of another vocabulary.
   std::int64_t continue_text(const std::string& prompt, const SamplingOptions& options,
                              const std::function<void(std::string_view)>& on_text);
 

@@ -9,7 +9,7 @@ namespace sluice {
 LoadedModel load_model(const std::string& checkpoint) {
   const Checkpoint opened(checkpoint_at(checkpoint));
   LoadedModel model{.folder = opened.folder(),
-                    .tokenizer = tokenizer_of(opened),
+                    .tokenizer = tokenizer_of(opened.folder()),
                     .config = config_of(opened),
                     .decoder = nullptr};
   if (model.config.model.shape == "bert")

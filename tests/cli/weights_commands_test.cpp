@@ -165,6 +165,41 @@ TEST_F(WeightsCommands, TrainingGoesOnFromImportedWeights) {
   }
 }
 
+TEST_F(WeightsCommands, ATokenizerTravelsFromTheDataToTheSample) {
+  const std::string tokenizer = std::string(SLUICE_TEST_DATA) + "/tokenizers/gpt2.json";
+  const std::string words =
+      fmt::format("--model.vocab_size=420 --data.tokenizer='{}' --training.steps=2 ", tokenizer);
+  ASSERT_EQ(train(words).code, 0) << train(words).err;
+  const std::string first = inspected("checkpoints")["weights_sha256"];
+  EXPECT_EQ(test::read_text(path("checkpoints/tokenizer.json")), test::read_text(tokenizer));
+  const Ran generated = good("generate checkpoints --prompt 'a line' --tokens 5 --temperature 0");
+  EXPECT_TRUE(generated.out.starts_with("a line")) << generated.out;
+  // The same tokens from a file of tokens.
+  good(fmt::format("data corpus.txt --out words --tokenizer '{}'", tokenizer));
+  clear();
+  const Ran ran = train(words + "--data.path=words --data.format=megatron");
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(inspected("checkpoints")["weights_sha256"], first);
+  // It goes along.
+  good("export checkpoints --out out");
+  EXPECT_EQ(test::read_text(path("out/tokenizer.json")), test::read_text(tokenizer));
+  EXPECT_NE(test::read_text(path("out/config.json")).find("\"eos_token_id\": 0"),
+            std::string::npos);
+  good("import out --out in");
+  EXPECT_EQ(good("generate in --prompt 'a line' --tokens 5 --temperature 0").out, generated.out);
+  const std::string later = path("later");
+  good(
+      "train run.toml --checkpoint.load=in --checkpoint.folder=later --data.path=words.bin "
+      "--data.format=megatron --model.vocab_size=420 --training.steps=1");
+  EXPECT_TRUE(std::filesystem::exists(later + "/tokenizer.json"));
+  // Without one, bytes are no words of this model.
+  std::filesystem::remove(path("in/tokenizer.json"));
+  const Ran none = sluice("generate in --prompt a");
+  EXPECT_EQ(none.code, 2);
+  EXPECT_NE(none.err.find("no tokenizer.json"), std::string::npos) << none.err;
+  EXPECT_EQ(sluice("data corpus.txt --out x --tokenizer corpus.txt").code, 3);
+}
+
 TEST_F(WeightsCommands, BadInputGetsOneClearLine) {
   good("import gpt2 --out in");
   folder_.write("bad.txt", "1\n2\n19\n");

@@ -297,7 +297,7 @@ TEST_F(Hf, TheTokenizerTravelsBothWays) {
   std::ofstream(path("gpt2/tokenizer.json")) << "{\"model\": {}}\n";
   const Transferred done = import_hf(path("gpt2"), path("in"), {});
   EXPECT_TRUE(done.tokenizer);
-  EXPECT_EQ(tokenizer_of(Checkpoint(done.folder)), path("in/tokenizer.json"));
+  EXPECT_EQ(tokenizer_of(done.folder), path("in/tokenizer.json"));
   EXPECT_TRUE(export_hf(path("in"), path("out")).tokenizer);
   EXPECT_EQ(test::read_text(path("out/tokenizer.json")), "{\"model\": {}}\n");
 }

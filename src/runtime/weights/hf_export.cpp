@@ -3,6 +3,7 @@
 #include <map>
 
 #include "base/text.h"
+#include "data/bpe.h"
 #include "runtime/config/model.h"
 #include "runtime/files/checkpoint_folder.h"
 #include "runtime/weights/convert.h"
@@ -71,6 +72,16 @@ void assemble(const Checkpoint& checkpoint, const std::vector<const HfWeight*>& 
     bytes = std::move(rows);
 }
 
+// Where ours can read the file, and it names one.
+std::optional<std::int32_t> end_of_text(const std::string& tokenizer) {
+  try {
+    const std::int32_t token = open_tokenizer(tokenizer)->end_of_document();
+    return token < 0 ? std::nullopt : std::optional(token);
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 Transferred export_hf(const std::string& checkpoint_path, const std::string& out) {
@@ -103,12 +114,13 @@ Transferred export_hf(const std::string& checkpoint_path, const std::string& out
     writer.write(bytes);
   }
   writer.commit();
-  if (const std::string tokenizer = tokenizer_of(checkpoint); !tokenizer.empty()) {
+  HfConfigOptions written{.dtype = done.dtype};
+  if (const std::string tokenizer = tokenizer_of(checkpoint.folder()); !tokenizer.empty()) {
     copy_tokenizer(files, tokenizer, out);
     done.tokenizer = true;
+    written.end_of_text = end_of_text(tokenizer);
   }
-  write_file_atomically(files, out + "/config.json",
-                        write_hf_config(config.model, {.dtype = done.dtype}));
+  write_file_atomically(files, out + "/config.json", write_hf_config(config.model, written));
   return done;
 }
 

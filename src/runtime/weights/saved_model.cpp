@@ -1,5 +1,10 @@
 #include "runtime/weights/saved_model.h"
 
+#include <filesystem>
+#include <vector>
+
+#include "runtime/files/checkpoint_folder.h"
+
 namespace sluice {
 
 Config config_of(const Checkpoint& checkpoint) {
@@ -12,9 +17,12 @@ Config config_of(const Checkpoint& checkpoint) {
   }
 }
 
-std::string tokenizer_of(const Checkpoint& checkpoint) {
-  for (const std::string& folder : {checkpoint.folder(), parent_folder(checkpoint.folder())})
-    if (const std::string path = folder + "/" + kTokenizerName; is_there(path)) return path;
+std::string tokenizer_of(const std::string& folder) {
+  const std::filesystem::path own = std::filesystem::path(folder + "/").parent_path();
+  std::vector<std::string> places = {own.string()};
+  if (parse_step_folder(own.filename().string())) places.push_back(parent_folder(own.string()));
+  for (const std::string& place : places)
+    if (const std::string path = place + "/" + kTokenizerName; is_there(path)) return path;
   return "";
 }
 
