@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "runtime/weights/saved_model.h"
 
 namespace sluice {
 namespace {
@@ -48,9 +49,10 @@ std::vector<Held> held_states(Trainer& trainer) {
     shards[parameter->name] = &parameter->shard;
   std::vector<Held> out;
   for (const Optimizer::State& state : trainer.optimizer().states()) {
-    const Shard& shard = *shards.at(std::string_view(state.name).substr(0, state.name.find('/')));
-    out.push_back(
-        {{{state.name, dtype_of(state.tensor), shard.whole}, box_of(shard)}, state.tensor});
+    const Shard& shard = *shards.at(state.weight);
+    Box box = box_of(shard);
+    box.rows = {box.rows.begin + state.own.begin, box.rows.begin + state.own.end};
+    out.push_back({{{state.name, dtype_of(state.tensor), shard.whole}, box}, state.tensor});
   }
   return out;
 }
@@ -76,7 +78,14 @@ Saver::Saver(const Config& config, const Schedule& schedule, Communicator& world
                                         .num_ranks = world.size(),
                                         .start_step = start_step,
                                         .keep_latest_k = config.checkpoint.keep_latest_k};
-  if (world.rank() == 0) folder_.emplace(files_, options);
+  if (world.rank() == 0) {
+    folder_.emplace(files_, options);
+    // So that whoever finds the checkpoints can read and write the model's tokens.
+    const std::string tokenizer = !config.data.tokenizer.empty()
+                                      ? config.data.tokenizer
+                                      : tokenizer_of(config.checkpoint.load);
+    if (!tokenizer.empty()) copy_tokenizer(files_, tokenizer, config.checkpoint.folder);
+  }
   world.barrier("checkpoint folder");
   if (world.rank() != 0) folder_.emplace(files_, options);
 }
@@ -93,12 +102,14 @@ void Saver::save(std::int64_t step, const Note& note) {
     pieces.push_back(part.piece);
   };
   const std::set<std::string> own = own_weights();
-  for (const Parameter* parameter : trainer_.parameters())
-    if (own.contains(parameter->name)) add(held(*parameter));
-  for (const Held& state : held_states(trainer_)) {
-    const std::string& name = state.piece.tensor.name;
-    if (own.contains(name.substr(0, name.find('/')))) add(state);
-  }
+  if (trainer_.mesh().place().data == 0)
+    for (const Parameter* parameter : trainer_.parameters())
+      if (own.contains(parameter->name)) add(held(*parameter));
+  if (trainer_.mesh().replica() == 0)
+    for (const Held& state : held_states(trainer_)) {
+      const std::string& name = state.piece.tensor.name;
+      if (own.contains(name.substr(0, name.find('/')))) add(state);
+    }
   folder_->write_shard(step, pieces, [&](std::size_t index) {
     return std::span<const std::byte>(bytes_of(tensors[index]));
   });
@@ -117,16 +128,15 @@ void Saver::save(std::int64_t step, const Note& note) {
   last_saved_ = step;
 }
 
-// What several ranks hold alike, the first of them saves: data ranks, tensor ranks where they do
-// not divide a weight, and, where two pipes hold every stage, those of pipe 0.
+// What several ranks of a pipeline hold alike, the first of them saves: of tensor ranks where they
+// do not divide a weight, and where two pipes hold every stage, those of pipe 0.
 std::set<std::string> Saver::own_weights() const {
   std::set<std::string> own;
-  const MeshPlace place = trainer_.mesh().place();
-  if (place.data != 0) return own;
+  const int device = trainer_.mesh().place().pipeline;
   for (const Parameter* parameter : trainer_.parameters()) {
     if (!parameter->shard.counted) continue;
     for (int stage = 0; stage < schedule_.num_stages(); ++stage)
-      if (schedule_.placement.device_of(0, stage) == place.pipeline &&
+      if (schedule_.placement.device_of(0, stage) == device &&
           trainer_.holds(stage, parameter->name))
         own.insert(parameter->name);
   }

@@ -27,7 +27,8 @@ class Saver {
   void save(std::int64_t step, const Note& note);
 
  private:
-  std::set<std::string> own_weights() const;  // names of those that this rank saves
+  std::set<std::string> own_weights()
+      const;  // names of those that this rank, or a data rank, saves
 
   const Config& config_;
   const Schedule& schedule_;
