@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "cli/commands.h"
+#include "data/bpe.h"
 #include "data/indexed.h"
 #include "data/token_source.h"
 #include "data/tokenizer.h"
@@ -21,8 +22,11 @@ struct Flags {
   std::string out;
   std::string format;
   std::string key;
+  std::string tokenizer;
   std::string inspect;
 };
+
+constexpr std::int32_t kWideVocabulary = 65500;  // from here on, tokens have four bytes
 
 // A line on standard error that is rewritten as the work goes on; only on a terminal.
 class Progress {
@@ -55,17 +59,31 @@ class Progress {
   Clock::time_point last_ = Clock::now();  // short work shows nothing
 };
 
+// Bytes as they come, or a tokenizer's tokens of whole documents, and what ends one.
 class PairSink : public DocumentSink {
  public:
-  explicit PairSink(IndexedWriter& writer) : writer_(writer) {}
-  void append(std::string_view bytes) override { writer_.append(encode_bytes(bytes)); }
+  PairSink(IndexedWriter& writer, const BpeTokenizer* tokenizer)
+      : writer_(writer), tokenizer_(tokenizer) {}
+  void append(std::string_view bytes) override {
+    if (tokenizer_)
+      text_ += bytes;
+    else
+      writer_.append(encode_bytes(bytes));
+  }
   void end_document() override {
-    writer_.append(std::span(&kEndOfDocument, 1));
+    if (tokenizer_) {
+      writer_.append(tokenizer_->encode(text_));
+      text_.clear();
+    }
+    const std::int32_t end = tokenizer_ ? tokenizer_->end_of_document() : kEndOfDocument;
+    if (end >= 0) writer_.append(std::span(&end, 1));
     writer_.end_document();
   }
 
  private:
   IndexedWriter& writer_;
+  const BpeTokenizer* tokenizer_;
+  std::string text_;  // of the document so far
 };
 
 std::string thousands(std::int64_t value) {
@@ -120,8 +138,11 @@ void convert(const Flags& flags) {
   const std::vector<std::string> files = document_files(flags.input);
   Progress progress("reading");
   options.progress = [&](std::int64_t done, std::int64_t total) { progress.show(done, total); };
-  IndexedWriter writer(prefix);
-  PairSink sink(writer);
+  const auto tokenizer = flags.tokenizer.empty() ? nullptr : open_tokenizer(flags.tokenizer);
+  IndexedWriter::Options wide;
+  if (tokenizer && tokenizer->vocab_size() > kWideVocabulary) wide.type = ItemType::i32;
+  IndexedWriter writer(prefix, wide);
+  PairSink sink(writer, tokenizer.get());
   const DocumentCounts counts = read_documents(files, options, sink);
   if (counts.documents == 0)
     throw UserError(fmt::format("'{}' holds no text: nothing to write", flags.input),
@@ -136,8 +157,9 @@ void convert(const Flags& flags) {
 }
 
 void inspect(const Flags& flags) {
-  if (!flags.input.empty() || !flags.out.empty() || !flags.format.empty() || !flags.key.empty())
-    throw user_error("--inspect goes alone: it takes no input, --out, --format or --key");
+  if (!flags.input.empty() || !flags.out.empty() || !flags.format.empty() || !flags.key.empty() ||
+      !flags.tokenizer.empty())
+    throw user_error("--inspect goes alone: it takes no input and no other flag");
   const std::string prefix = indexed_prefix(flags.inspect);
   const IndexedTokens tokens(prefix);
   const TokenIndex& index = tokens.index();
@@ -192,6 +214,10 @@ void add_data(CLI::App& app, ExitCode&) {
       ->type_name("NAME");
   command->add_option("--key", flags->key, "key of the text in a jsonl line (default text)")
       ->type_name("NAME");
+  command
+      ->add_option("--tokenizer", flags->tokenizer,
+                   "a tokenizer.json, byte-level BPE (default: tokens are bytes)")
+      ->type_name("FILE");
   command->add_option("--inspect", flags->inspect, "describe an existing pair")
       ->type_name("PREFIX");
   command->callback([flags] { run(*flags); });

@@ -9,10 +9,13 @@ namespace sluice::cli {
 namespace {
 
 // The script ./sluice has the same names.
-constexpr std::array<std::pair<const char*, const char*>, 5> kCommands = {
+constexpr std::array<std::pair<const char*, const char*>, 8> kCommands = {
     {{"train", "train a model through a schedule (./sluice train CONFIG)"},
      {"generate", "sample text from a checkpoint (./sluice generate CHECKPOINT)"},
+     {"evaluate", "a checkpoint's loss on tokens (./sluice evaluate CHECKPOINT --tokens FILE)"},
      {"inspect", "what a checkpoint holds (./sluice inspect CHECKPOINT)"},
+     {"import", "weights from Hugging Face's form (./sluice import HF_DIR --out FOLDER)"},
+     {"export", "weights for transformers (./sluice export CHECKPOINT --out HF_DIR)"},
      {"profile", "measure what the ops of a training run cost (./sluice profile CONFIG)"},
      {"partition",
       "split the layers so that the slowest device is fastest (./sluice partition CONFIG)"}}};

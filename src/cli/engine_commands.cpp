@@ -6,7 +6,10 @@ namespace sluice::cli {
 void add_engine_commands(CLI::App& app, ExitCode& exit_code) {
   add_train(app, exit_code);
   add_generate(app);
+  add_evaluate(app);
   add_inspect(app);
+  add_import(app);
+  add_export(app);
   add_profile(app, exit_code);
   add_partition(app);
 }

@@ -78,6 +78,27 @@ class Collector : public DocumentSink {
   std::vector<std::int64_t> starts = {0};
 };
 
+// Words may go across the pieces that documents come in, so one is held whole.
+class WordCollector : public DocumentSink {
+ public:
+  explicit WordCollector(const BpeTokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  void append(std::string_view bytes) override { text_ += bytes; }
+  void end_document() override {
+    const std::vector<std::int32_t> words = tokenizer_.encode(text_);
+    tokens.insert(tokens.end(), words.begin(), words.end());
+    if (tokenizer_.end_of_document() >= 0) tokens.push_back(tokenizer_.end_of_document());
+    starts.push_back(static_cast<std::int64_t>(tokens.size()));
+    text_.clear();
+  }
+
+  std::vector<std::int32_t> tokens;
+  std::vector<std::int64_t> starts = {0};
+
+ private:
+  const BpeTokenizer& tokenizer_;
+  std::string text_;
+};
+
 bool looks_indexed(const std::string& path) {
   std::error_code ignored;
   return path.ends_with(".idx") || path.ends_with(".bin") ||
@@ -111,13 +132,17 @@ std::string indexed_prefix(const std::string& path) {
 }
 
 std::unique_ptr<TokenSource> open_token_source(const std::string& path, DataFormat format,
-                                               const std::string& jsonl_key) {
+                                               const BpeTokenizer* tokenizer) {
   if (format == DataFormat::megatron || (format == DataFormat::automatic && looks_indexed(path)))
     return std::make_unique<IndexedSource>(indexed_prefix(path));
   DocumentOptions options;
-  options.key = jsonl_key;
   if (format == DataFormat::text) options.format = TextFormat::text;
   if (format == DataFormat::jsonl) options.format = TextFormat::jsonl;
+  if (tokenizer) {
+    WordCollector words(*tokenizer);
+    read_documents(document_files(path), options, words);
+    return memory_source(std::move(words.tokens), std::move(words.starts), path);
+  }
   Collector collector;
   read_documents(document_files(path), options, collector);
   return std::make_unique<MemorySource<std::uint16_t>>(std::move(collector.tokens),

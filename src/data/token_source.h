@@ -1,5 +1,5 @@
 // Where training tokens come from: one long run of tokens with the places where documents begin.
-// Text and JSONL are tokenized to bytes in memory, each document followed by kEndOfDocument;
+// Text and JSONL are tokenized in memory, each document followed by the token that ends one;
 // Megatron pairs stay on the disk and are taken as they are.
 #pragma once
 
@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "data/bpe.h"
 #include "data/documents.h"
 
 namespace sluice {
@@ -46,9 +47,10 @@ enum class DataFormat {
 DataFormat parse_data_format(std::string_view name);
 
 // Opens data for training; for megatron, `path` may end in .idx or .bin or be the prefix of both.
-// Text is read whole, which blocks. Throws UserError (3).
+// Text is read whole, which blocks, and becomes the tokenizer's tokens; without one, bytes. Throws
+// UserError (3).
 std::unique_ptr<TokenSource> open_token_source(const std::string& path, DataFormat format,
-                                               const std::string& jsonl_key = "text");
+                                               const BpeTokenizer* tokenizer = nullptr);
 
 // PATH without .bin or .idx.
 std::string indexed_prefix(const std::string& path);

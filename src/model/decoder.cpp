@@ -35,7 +35,7 @@ void Decoder::restart() {
   length_ = 0;
 }
 
-at::Tensor Decoder::feed(std::span<const std::int32_t> tokens) {
+at::Tensor Decoder::hidden(std::span<const std::int32_t> tokens) {
   SLUICE_CHECK(!tokens.empty(), "no token is fed after {}", length_);
   const auto count = static_cast<std::int64_t>(tokens.size());
   SliceContext context;
@@ -57,7 +57,21 @@ at::Tensor Decoder::feed(std::span<const std::int32_t> tokens) {
     join_slices(states_[b]);
   }
   length_ += count;
-  return head_.logits(x.slice(0, count - 1)).reshape({-1}).to(at::kFloat);
+  return x;
+}
+
+at::Tensor Decoder::feed(std::span<const std::int32_t> tokens) {
+  const at::Tensor x = hidden(tokens);
+  return head_.logits(x.slice(0, x.size(0) - 1)).reshape({-1}).to(at::kFloat);
+}
+
+void Decoder::feed_each(std::span<const std::int32_t> tokens, const EachLogits& each) {
+  constexpr std::int64_t kTokens = 256;  // whose logits are held at once
+  const at::Tensor x = hidden(tokens);
+  for (std::int64_t first = 0; first < x.size(0); first += kTokens)
+    each(first, head_.logits(x.slice(0, first, std::min(first + kTokens, x.size(0))))
+                    .to(at::kFloat)
+                    .contiguous());
 }
 
 std::vector<Parameter*> Decoder::parameters() {

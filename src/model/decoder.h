@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -21,6 +22,10 @@ class Decoder {
   // The next tokens of the sequence, at least one -> logits of the token after them: (vocab), fp32.
   // REQUIRES: tokens of the vocabulary, and no more in all than the model has learned positions.
   at::Tensor feed(std::span<const std::int32_t> tokens);
+  // The same, with the logits after each of the tokens, a few at a time from token `first` on:
+  // (n, vocab), fp32, contiguous.
+  using EachLogits = std::function<void(std::int64_t first, const at::Tensor& logits)>;
+  void feed_each(std::span<const std::int32_t> tokens, const EachLogits& each);
   std::int64_t length() const { return length_; }  // tokens fed
   void restart();                                  // an empty sequence again
 
@@ -28,6 +33,8 @@ class Decoder {
   std::vector<Parameter*> parameters();
 
  private:
+  at::Tensor hidden(std::span<const std::int32_t> tokens);  // (n, dim), after the last block
+
   ModelShape shape_;
   at::ScalarType dtype_;
   Embedding embedding_;

@@ -2,10 +2,14 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstring>
+#include <map>
+#include <set>
 #include <string_view>
 
 #include "base/error.h"
+#include "runtime/weights/saved_model.h"
 
 namespace sluice {
 namespace {
@@ -21,18 +25,35 @@ Dtype dtype_of(const at::Tensor& tensor) {
   return Dtype::bf16;
 }
 
-// What this rank saves and loads: weights and optimizer states by name.
-struct Saved {
-  std::string name;
+// A part of a whole weight, or of a state of one, as this rank holds it.
+struct Held {
+  TensorPiece piece;
   at::Tensor tensor;
 };
 
-std::vector<Saved> saved_tensors(Trainer& trainer) {
-  std::vector<Saved> out;
+Box box_of(const Shard& shard) {
+  Box box{{0, shard.whole[0]}, {0, shard.whole.size() > 1 ? shard.whole[1] : 1}};
+  (shard.dim == 0 ? box.rows : box.columns) = {shard.range.begin, shard.range.end};
+  return box;
+}
+
+Held held(const Parameter& parameter) {
+  return {
+      {{parameter.name, dtype_of(parameter.value), parameter.shard.whole}, box_of(parameter.shard)},
+      parameter.value};
+}
+
+std::vector<Held> held_states(Trainer& trainer) {
+  std::map<std::string_view, const Shard*> shards;
   for (const Parameter* parameter : trainer.parameters())
-    out.push_back({parameter->name, parameter->value});
-  for (const Optimizer::State& state : trainer.optimizer().states())
-    out.push_back({state.name, state.tensor});
+    shards[parameter->name] = &parameter->shard;
+  std::vector<Held> out;
+  for (const Optimizer::State& state : trainer.optimizer().states()) {
+    const Shard& shard = *shards.at(state.weight);
+    Box box = box_of(shard);
+    box.rows = {box.rows.begin + state.own.begin, box.rows.begin + state.own.end};
+    out.push_back({{{state.name, dtype_of(state.tensor), shard.whole}, box}, state.tensor});
+  }
   return out;
 }
 
@@ -57,7 +78,14 @@ Saver::Saver(const Config& config, const Schedule& schedule, Communicator& world
                                         .num_ranks = world.size(),
                                         .start_step = start_step,
                                         .keep_latest_k = config.checkpoint.keep_latest_k};
-  if (world.rank() == 0) folder_.emplace(files_, options);
+  if (world.rank() == 0) {
+    folder_.emplace(files_, options);
+    // So that whoever finds the checkpoints can read and write the model's tokens.
+    const std::string tokenizer = !config.data.tokenizer.empty()
+                                      ? config.data.tokenizer
+                                      : tokenizer_of(config.checkpoint.load);
+    if (!tokenizer.empty()) copy_tokenizer(files_, tokenizer, config.checkpoint.folder);
+  }
   world.barrier("checkpoint folder");
   if (world.rank() != 0) folder_.emplace(files_, options);
 }
@@ -67,13 +95,21 @@ void Saver::save(std::int64_t step, const Note& note) {
   std::vector<TensorPiece> pieces;
   std::vector<at::Tensor> tensors;
   const bool tied = config_.model.tied_embeddings;
-  for (const Saved& saved : saved_tensors(trainer_)) {
-    if (stored_name(saved.name, tied) != saved.name || !owns(saved.name)) continue;
-    tensors.push_back(saved.tensor.contiguous());
-    pieces.push_back(whole_tensor({.name = saved.name,
-                                   .dtype = dtype_of(saved.tensor),
-                                   .shape = saved.tensor.sizes().vec()}));
-  }
+  const auto add = [&](const Held& part) {
+    const std::string& name = part.piece.tensor.name;
+    if (stored_name(name, tied) != name || part.piece.box.empty()) return;
+    tensors.push_back(part.tensor.contiguous());
+    pieces.push_back(part.piece);
+  };
+  const std::set<std::string> own = own_weights();
+  if (trainer_.mesh().place().data == 0)
+    for (const Parameter* parameter : trainer_.parameters())
+      if (own.contains(parameter->name)) add(held(*parameter));
+  if (trainer_.mesh().replica() == 0)
+    for (const Held& state : held_states(trainer_)) {
+      const std::string& name = state.piece.tensor.name;
+      if (own.contains(name.substr(0, name.find('/')))) add(state);
+    }
   folder_->write_shard(step, pieces, [&](std::size_t index) {
     return std::span<const std::byte>(bytes_of(tensors[index]));
   });
@@ -81,7 +117,8 @@ void Saver::save(std::int64_t step, const Note& note) {
   if (world_.rank() == 0) {
     CheckpointInfo info;
     info.step = step;
-    info.mesh.pipeline = world_.size();
+    const MeshShape& mesh = trainer_.mesh().shape();
+    info.mesh = {.data = mesh.data(), .pipeline = mesh.pipeline, .tensor = mesh.tensor};
     info.schedule = schedule_.name;
     info.config = config_text(config_);
     folder_->commit(info);
@@ -91,13 +128,19 @@ void Saver::save(std::int64_t step, const Note& note) {
   last_saved_ = step;
 }
 
-// Two pipes hold every stage twice: the copy of pipe 0 is saved.
-bool Saver::owns(const std::string& name) const {
-  if (schedule_.num_pipes() == 1) return true;
-  for (int stage = 0; stage < schedule_.num_stages(); ++stage)
-    if (schedule_.placement.device_of(0, stage) == world_.rank() && trainer_.holds(stage, name))
-      return true;
-  return false;
+// What several ranks of a pipeline hold alike, the first of them saves: of tensor ranks where they
+// do not divide a weight, and where two pipes hold every stage, those of pipe 0.
+std::set<std::string> Saver::own_weights() const {
+  std::set<std::string> own;
+  const int device = trainer_.mesh().place().pipeline;
+  for (const Parameter* parameter : trainer_.parameters()) {
+    if (!parameter->shard.counted) continue;
+    for (int stage = 0; stage < schedule_.num_stages(); ++stage)
+      if (schedule_.placement.device_of(0, stage) == device &&
+          trainer_.holds(stage, parameter->name))
+        own.insert(parameter->name);
+  }
+  return own;
 }
 
 std::string find_checkpoint(const CheckpointConfig& config, const Note& note) {
@@ -110,6 +153,12 @@ std::string find_checkpoint(const CheckpointConfig& config, const Note& note) {
   return latest->folder;
 }
 
+bool has_states(const Checkpoint& checkpoint) {
+  return std::any_of(
+      checkpoint.tensors().begin(), checkpoint.tensors().end(),
+      [](const TensorSpec& tensor) { return tensor.name.find('/') != std::string::npos; });
+}
+
 const TensorSpec& find_tensor(const Checkpoint& checkpoint, const TensorSpec& wanted, bool tied) {
   const std::string name = stored_name(wanted.name, tied);
   const TensorSpec* spec = checkpoint.find(name);
@@ -117,7 +166,13 @@ const TensorSpec& find_tensor(const Checkpoint& checkpoint, const TensorSpec& wa
     throw UserError(
         fmt::format("{} has no tensor '{}': it is of another model", checkpoint.folder(), name),
         ExitCode::bad_data);
-  if (spec->shape != wanted.shape || spec->dtype != wanted.dtype)
+  if (spec->shape == wanted.shape && spec->dtype != wanted.dtype)
+    throw UserError(
+        fmt::format("{}: '{}' is {} there and {} here: set training.dtype to what it "
+                    "was saved with",
+                    checkpoint.folder(), name, dtype_name(spec->dtype), dtype_name(wanted.dtype)),
+        ExitCode::bad_data);
+  if (spec->shape != wanted.shape)
     throw UserError(
         fmt::format("{}: '{}' is {} [{}] there and {} [{}] here: it is of another model",
                     checkpoint.folder(), name, dtype_name(spec->dtype), fmt::join(spec->shape, ","),
@@ -128,15 +183,24 @@ const TensorSpec& find_tensor(const Checkpoint& checkpoint, const TensorSpec& wa
 
 namespace {
 
-void read_tensors(const Checkpoint& checkpoint, const std::vector<Saved>& wanted, bool tied) {
-  for (const Saved& saved : wanted) {
-    const TensorSpec& spec = find_tensor(
-        checkpoint,
-        {.name = saved.name, .dtype = dtype_of(saved.tensor), .shape = saved.tensor.sizes().vec()},
-        tied);
-    SLUICE_CHECK(saved.tensor.is_contiguous(), "'{}' is not contiguous", saved.name);
-    checkpoint.read_box(spec, whole_box(spec), bytes_of(saved.tensor));
-  }
+void read_part(const Checkpoint& checkpoint, const Held& part, bool tied) {
+  SLUICE_CHECK(part.tensor.is_contiguous(), "'{}' is not contiguous", part.piece.tensor.name);
+  checkpoint.read_box(find_tensor(checkpoint, part.piece.tensor, tied), part.piece.box,
+                      bytes_of(part.tensor));
+}
+
+// Masters begin as the weights are; moments are zero already.
+void begin_state(const Checkpoint& checkpoint, const Held& state, at::ScalarType weights,
+                 bool tied) {
+  constexpr std::string_view kMaster = "/master";
+  std::string name = state.piece.tensor.name;
+  if (!name.ends_with(kMaster)) return;
+  name.resize(name.size() - kMaster.size());
+  Held weight{state.piece, at::empty(state.tensor.sizes(), weights)};
+  weight.piece.tensor.name = name;
+  weight.piece.tensor.dtype = dtype_of(weight.tensor);
+  read_part(checkpoint, weight, tied);
+  state.tensor.copy_(weight.tensor);
 }
 
 // Where to resume from; the same on every rank. "": a fresh start.
@@ -159,18 +223,27 @@ std::int64_t load_checkpoint(const Config& config, Communicator& world, Trainer&
   const std::string path = checkpoint_to_load(config.checkpoint, world, note);
   if (path.empty()) return 0;
   const Checkpoint checkpoint(path);
-  read_tensors(checkpoint, saved_tensors(trainer), config.model.tied_embeddings);
+  const bool tied = config.model.tied_embeddings;
+  load_weights(checkpoint, trainer.parameters(), tied);
+  const bool begins = !has_states(checkpoint);
+  for (const Held& state : held_states(trainer))
+    if (begins)
+      begin_state(checkpoint, state, trainer.parameters().front()->value.scalar_type(), tied);
+    else
+      read_part(checkpoint, state, tied);
   const std::int64_t step = checkpoint.manifest().info.step;
-  if (world.rank() == 0) note(fmt::format("resumed from step {} of {}", step, path));
+  if (world.rank() == 0)
+    note(begins ? fmt::format("started from the weights of {}: it holds no optimizer states, so "
+                              "they begin anew",
+                              path)
+                : fmt::format("resumed from step {} of {}", step, path));
   return step;
 }
 
 void load_weights(const Checkpoint& checkpoint, const std::vector<Parameter*>& parameters,
                   bool tied) {
-  std::vector<Saved> wanted;
   for (const Parameter* parameter : parameters)
-    wanted.push_back({parameter->name, parameter->value});
-  read_tensors(checkpoint, wanted, tied);
+    read_part(checkpoint, held(*parameter), tied);
 }
 
 }  // namespace sluice

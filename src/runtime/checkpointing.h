@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "comm/communicator.h"
@@ -26,7 +27,8 @@ class Saver {
   void save(std::int64_t step, const Note& note);
 
  private:
-  bool owns(const std::string& name) const;
+  std::set<std::string> own_weights()
+      const;  // names of those that this rank, or a data rank, saves
 
   const Config& config_;
   const Schedule& schedule_;
@@ -44,6 +46,9 @@ std::string find_checkpoint(const CheckpointConfig& config, const Note& note);
 // The tensor of a checkpoint that a run with the tensor `wanted` loads. Throws UserError (3) where
 // it is missing, or of another shape or type.
 const TensorSpec& find_tensor(const Checkpoint& checkpoint, const TensorSpec& wanted, bool tied);
+
+// Whether it was saved by training; one that was imported has weights only.
+bool has_states(const Checkpoint& checkpoint);
 
 // Loads what checkpoint.load says, if there is anything: the step it was saved after, else 0.
 // Throws UserError (3) for a damaged checkpoint or one of another model.

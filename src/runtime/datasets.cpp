@@ -19,7 +19,8 @@ std::shared_ptr<const TokenSource> open_source(const DataConfig& data) {
                     "have Sluice's tools/corpus write a text there: tools/corpus '{}'",
                     data.path, data.path),
         ExitCode::bad_data);
-  return open_token_source(data.path, format);
+  const auto tokenizer = data.tokenizer.empty() ? nullptr : open_tokenizer(data.tokenizer);
+  return open_token_source(data.path, format, tokenizer.get());
 }
 
 MaskOptions masks_of(const Config& config, const TokenSource& source) {

@@ -5,26 +5,10 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "data/bpe.h"
 #include "data/tokenizer.h"
-#include "model/decoder.h"
-#include "runtime/checkpointing.h"
-#include "runtime/options.h"
 
 namespace sluice {
-namespace {
-
-Config config_of(const Checkpoint& checkpoint) {
-  try {
-    return load_config_text(checkpoint.manifest().info.config,
-                            fmt::format("the configuration of {}", checkpoint.folder()), {})
-        .values;
-  } catch (const UserError& error) {
-    throw UserError(error.what(), ExitCode::bad_data);
-  }
-}
-
-}  // namespace
-
 std::int32_t draw_token(std::span<const float> logits, const SamplingOptions& options,
                         RandomStream& random) {
   for (const float logit : logits)
@@ -55,43 +39,29 @@ std::int32_t draw_token(std::span<const float> logits, const SamplingOptions& op
   return tokens[static_cast<std::size_t>(drawn - sums.begin())];
 }
 
-TextGenerator::TextGenerator(const std::string& checkpoint) {
-  const Checkpoint opened(checkpoint_at(checkpoint));
-  config_ = config_of(opened);
-  if (config_.model.shape == "bert")
-    throw user_error(
-        "{} is of shape bert: it fills in masked tokens and cannot continue a text; gpt2 and llama "
-        "can",
-        opened.folder());
-  decoder_ = std::make_unique<Decoder>(model_shape(config_), model_dtype(config_));
-  load_weights(opened, decoder_->parameters(), config_.model.tied_embeddings);
-}
-
-TextGenerator::~TextGenerator() = default;
-
 void TextGenerator::check_prompt(std::span<const std::int32_t> prompt) const {
   if (prompt.empty()) throw user_error("the prompt is empty: needs at least one token");
   for (const std::int32_t token : prompt)
-    if (token < 0 || token >= config_.model.vocab_size)
+    if (token < 0 || token >= config().model.vocab_size)
       throw user_error("token {} of the prompt: the model's vocabulary has 0 to {}", token,
-                       config_.model.vocab_size - 1);
+                       config().model.vocab_size - 1);
 }
 
 std::int64_t TextGenerator::continue_tokens(std::span<const std::int32_t> prompt,
                                             const SamplingOptions& options,
                                             const std::function<bool(std::int32_t)>& on_token) {
   check_prompt(prompt);
-  const auto window = static_cast<std::size_t>(config_.model.positions);
+  const auto window = static_cast<std::size_t>(config().model.positions);
   std::vector<std::int32_t> tokens(prompt.begin(), prompt.end());
   std::size_t num_new = tokens.size();
   RandomStream random(options.seed, 0);
-  decoder_->restart();
+  model_.decoder->restart();
   for (std::int64_t drawn = 0; drawn < options.num_tokens; ++drawn) {
-    if (static_cast<std::size_t>(decoder_->length()) + num_new > window) {
-      decoder_->restart();
+    if (static_cast<std::size_t>(model_.decoder->length()) + num_new > window) {
+      model_.decoder->restart();
       num_new = std::min(tokens.size(), (window + 1) / 2);
     }
-    const at::Tensor logits = decoder_->feed(std::span(tokens).last(num_new)).contiguous();
+    const at::Tensor logits = model_.decoder->feed(std::span(tokens).last(num_new)).contiguous();
     tokens.push_back(
         draw_token({logits.const_data_ptr<float>(), static_cast<std::size_t>(logits.numel())},
                    options, random));
@@ -103,18 +73,25 @@ std::int64_t TextGenerator::continue_tokens(std::span<const std::int32_t> prompt
 
 std::int64_t TextGenerator::continue_text(const std::string& prompt, const SamplingOptions& options,
                                           const std::function<void(std::string_view)>& on_text) {
-  if (config_.model.vocab_size > kByteVocabulary)
+  const auto words = model_.tokenizer.empty() ? nullptr : open_tokenizer(model_.tokenizer);
+  if (!words && config().model.vocab_size > kByteVocabulary)
     throw user_error(
-        "model.vocab_size is {}: text is for the byte tokenizer's {} tokens; use --prompt-ids",
-        config_.model.vocab_size, kByteVocabulary);
-  const std::vector<std::int32_t> bytes = encode_bytes(prompt);
-  check_prompt(bytes);
+        "model.vocab_size is {}, and {} has no tokenizer.json beside it: text is for the byte "
+        "tokenizer's {} tokens; put the model's there, or use --prompt-ids",
+        config().model.vocab_size, model_.folder, kByteVocabulary);
+  const std::vector<std::int32_t> tokens = words ? words->encode(prompt) : encode_bytes(prompt);
+  check_prompt(tokens);
+  const std::int32_t end = words ? words->end_of_document() : kEndOfDocument;
   TextStream text;
-  for (const std::int32_t byte : bytes)
-    on_text(text.put(byte));
-  const std::int64_t drawn = continue_tokens(bytes, options, [&](std::int32_t token) {
-    if (token == kEndOfDocument) return false;
-    on_text(text.put(token));
+  const auto show = [&](std::int32_t token) {
+    if (!words) return on_text(text.put(token));
+    for (const std::int32_t byte : encode_bytes(words->bytes_of(token)))
+      on_text(text.put(byte));
+  };
+  std::for_each(tokens.begin(), tokens.end(), show);
+  const std::int64_t drawn = continue_tokens(tokens, options, [&](std::int32_t token) {
+    if (token == end) return false;
+    show(token);
     return true;
   });
   on_text(text.end());

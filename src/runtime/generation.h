@@ -10,11 +10,9 @@
 #include <string_view>
 
 #include "data/permutation.h"
-#include "runtime/config/config.h"
+#include "runtime/loaded_model.h"
 
 namespace sluice {
-
-class Decoder;
 
 struct SamplingOptions {
   std::int64_t num_tokens = 200;  // drawn at most
@@ -30,14 +28,10 @@ std::int32_t draw_token(std::span<const float> logits, const SamplingOptions& op
 
 class TextGenerator {
  public:
-  // `checkpoint` as in checkpoint_at(). Throws UserError: bad_data for one that cannot be trusted,
-  // usage for a model that does not go from left to right.
-  explicit TextGenerator(const std::string& checkpoint);
-  ~TextGenerator();
-  TextGenerator(const TextGenerator&) = delete;
-  TextGenerator& operator=(const TextGenerator&) = delete;
+  // As load_model().
+  explicit TextGenerator(const std::string& checkpoint) : model_(load_model(checkpoint)) {}
 
-  const Config& config() const { return config_; }  // of the run that saved it
+  const Config& config() const { return model_.config; }  // of the run that saved it
 
   // Throws UserError for a prompt that is empty or not of the vocabulary.
   void check_prompt(std::span<const std::int32_t> prompt) const;
@@ -49,15 +43,14 @@ class TextGenerator {
   std::int64_t continue_tokens(std::span<const std::int32_t> prompt, const SamplingOptions& options,
                                const std::function<bool(std::int32_t)>& on_token);
 
-  // The prompt and its continuation up to the end of the document, in the byte tokenizer's tokens;
-  // `on_text` is called with each further piece, whole characters that can be shown. Throws
-  // UserError for a model of another vocabulary.
+  // The prompt and its continuation up to the end of the document, in the tokens of the
+  // checkpoint's tokenizer.json, or, without one, in bytes; `on_text` is called with each further
+  // piece, whole characters that can be shown. Throws UserError for a model of another vocabulary.
   std::int64_t continue_text(const std::string& prompt, const SamplingOptions& options,
                              const std::function<void(std::string_view)>& on_text);
 
  private:
-  Config config_;
-  std::unique_ptr<Decoder> decoder_;
+  LoadedModel model_;
 };
 
 // The prompt and its continuation.

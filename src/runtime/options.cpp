@@ -12,25 +12,6 @@ MeshShape mesh_shape(const Config& config) {
           .tensor = parallelism.tensor_parallel_degree};
 }
 
-ModelShape model_shape(const Config& config) {
-  const ModelConfig& model = config.model;
-  ModelShape shape;
-  shape.family = model.shape == "llama"  ? ModelFamily::llama
-                 : model.shape == "bert" ? ModelFamily::bert
-                                         : ModelFamily::gpt2;
-  shape.layers = model.layers;
-  shape.dim = model.dim;
-  shape.heads = model.heads;
-  shape.kv_heads = model.kv_heads;
-  shape.ffn_dim = model.ffn_dim;
-  shape.vocab_size = model.vocab_size;
-  shape.positions = shape.family == ModelFamily::llama ? 0 : model.positions;
-  shape.tied_embeddings = model.tied_embeddings;
-  shape.rope_theta = model.rope_theta;
-  shape.norm_epsilon = model.norm_epsilon;
-  return shape;
-}
-
 at::ScalarType model_dtype(const Config& config) {
   return config.training.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
 }

@@ -3,12 +3,12 @@
 
 #include "cost/model_costs.h"
 #include "runtime/config/config.h"
+#include "runtime/config/model.h"
 #include "runtime/trainer.h"
 
 namespace sluice {
 
 MeshShape mesh_shape(const Config& config);
-ModelShape model_shape(const Config& config);
 at::ScalarType model_dtype(const Config& config);
 RecomputeLevel recompute_level(const Config& config);
 // REQUIRES: layers_per_stage is even or a list: who knows the costs makes a list of them.

@@ -37,7 +37,8 @@ std::int64_t check_checkpoint(const Config& config, const TrainerOptions& option
   if (folder.empty()) return 0;
   const Checkpoint checkpoint(folder);
   for (const TensorSpec& wanted : saved_tensors(options))
-    find_tensor(checkpoint, wanted, config.model.tied_embeddings);
+    if (wanted.name.find('/') == std::string::npos || has_states(checkpoint))
+      find_tensor(checkpoint, wanted, config.model.tied_embeddings);
   return checkpoint.manifest().info.step;
 }
 

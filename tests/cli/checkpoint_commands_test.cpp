@@ -65,9 +65,9 @@ TEST_F(CheckpointCommands, InspectShowsWholeWeightsAndTheirConfiguration) {
   }
   EXPECT_EQ(shape, Json({257, 32}));
   EXPECT_TRUE(std::is_sorted(names.begin(), names.end()));
-  // Both tables of the embedding, 12 tensors in each of 4 layers, the last norm; the tied head is
+  // Both tables of the embedding, 16 tensors in each of 4 layers, the last norm; the tied head is
   // the embedding.
-  EXPECT_EQ(names.size(), 2u + 12 * 4 + 2);
+  EXPECT_EQ(names.size(), 2u + 16 * 4 + 2);
   EXPECT_EQ(std::count(names.begin(), names.end(), "head.weight"), 0);
   EXPECT_EQ(held["states"].size(), 2 * names.size());
   // The configuration inside is one that train takes.

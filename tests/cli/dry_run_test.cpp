@@ -170,7 +170,7 @@ TEST_F(DryRun, LooksAtTheCheckpointThatWouldBeLoaded) {
   EXPECT_EQ(train("--dry-run").code, 0);
   EXPECT_EQ(train("--dry-run --parallelism.pipeline_parallel_degree=1").code, 0);
   expect_refused("--dry-run --model.dim=64", 3, "another model");
-  expect_refused("--dry-run --training.dtype=bfloat16", 3, "another model");
+  expect_refused("--dry-run --training.dtype=bfloat16", 3, "training.dtype");
   expect_refused("--dry-run --checkpoint.load=none", 2, "holds step 2");
   const std::string shard = "checkpoints/step-00000002/rank-00001.safetensors";
   std::string bytes = test::read_text(folder_.path() + "/" + shard);

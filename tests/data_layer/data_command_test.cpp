@@ -103,7 +103,7 @@ TEST(DataCommand, MistakesAreOneLineWithTheRightCode) {
   expect_error(folder, "data a.txt --out x --format text --key k", 2,
                "--key is for --format jsonl only");
   expect_error(folder, "data a.txt --inspect x", 2,
-               "--inspect goes alone: it takes no input, --out, --format or --key");
+               "--inspect goes alone: it takes no input and no other flag");
   expect_error(folder, "data bad.bin --out bad", 2, "--out is 'bad': bad.bin is the input itself");
   expect_error(folder, "data corpus --out corpus/x", 2,
                "--out is 'corpus/x', inside the input 'corpus': choose a place outside it");

@@ -32,6 +32,7 @@ struct ModelConfig {
 struct DataConfig {
   std::string path;                // "": none; who reads data asks for it
   std::string format = "auto";     // auto, text, jsonl, megatron
+  std::string tokenizer;           // a tokenizer.json; "": bytes
   std::string packing = "stream";  // stream, documents
   double validation_fraction = 0;
   bool operator==(const DataConfig&) const = default;

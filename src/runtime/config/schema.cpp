@@ -81,6 +81,8 @@ std::vector<ConfigKey> make_schema() {
       {SLUICE_KEY(data, format), .choices = {"auto", "text", "jsonl", "megatron"},
        .help = "auto: by the names of the files; text: bytes of plain files; jsonl: bytes of each "
                "line's \"text\"; megatron: tokens of a .bin/.idx pair"},
+      {SLUICE_KEY(data, tokenizer),
+       .help = "a tokenizer.json (byte-level BPE) that makes tokens of text; empty: bytes"},
       {SLUICE_KEY(data, packing), .choices = {"stream", "documents"},
        .help =
            "what a sequence is: stream: a stretch of the data, documents running on; documents: "

@@ -98,7 +98,8 @@ void check_model(const Config& config, Problems& problems) {
         length, model.positions);
   const bool masks = model.shape == "bert";
   const int tokens = masks ? kByteTokens + 1 : kByteTokens;
-  if ((config.data.format == "text" || config.data.format == "jsonl") && model.vocab_size < tokens)
+  const bool is_text = config.data.format == "text" || config.data.format == "jsonl";
+  if (is_text && config.data.tokenizer.empty() && model.vocab_size < tokens)
     problems.add(
         "model.vocab_size is {}: data.format {} gives bytes, which need {} tokens (256, the end of "
         "a document{}); use {}",
@@ -314,10 +315,10 @@ void check_generate(const Config& config, Problems& problems) {
         "checkpoint; name a folder");
   if (config.model.shape == "bert")
     problems.add("generate.prompt is set: bert fills in masked tokens and continues no text");
-  if (config.model.vocab_size > kByteTokens)
+  if (config.model.vocab_size > kByteTokens && config.data.tokenizer.empty())
     problems.add(
         "generate.prompt is set and model.vocab_size is {}: text is for the byte tokenizer's {} "
-        "tokens",
+        "tokens; name the model's own, data.tokenizer",
         config.model.vocab_size, kByteTokens);
 }
 

@@ -1,0 +1,65 @@
+// sluice import HF_DIR --out FOLDER and sluice export CHECKPOINT --out HF_DIR: weights from and for
+// other programs.
+#include "base/text.h"
+#include "cli/commands.h"
+#include "runtime/weights/hf_import.h"
+
+namespace sluice::cli {
+namespace {
+
+struct Flags {
+  std::string from;
+  std::string out;
+  std::string dtype;
+};
+
+void show(const char* done, const Transferred& model) {
+  fmt::print("{} {}: {}, {} layers of width {}, {} tensors, {} parameters, {}{}\n", done,
+             model.folder, model.model.shape, model.model.layers, model.model.dim, model.tensors,
+             with_commas(std::to_string(model.parameters)),
+             model.dtype == Dtype::bf16 ? "bfloat16" : "float32",
+             model.tokenizer ? ", with its tokenizer.json" : "");
+}
+
+std::optional<Dtype> parse_dtype_flag(const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  if (name == "float32") return Dtype::f32;
+  if (name == "bfloat16") return Dtype::bf16;
+  throw user_error("--dtype is '{}': float32 and bfloat16 are known here", name);
+}
+
+}  // namespace
+
+void add_import(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command =
+      app.add_subcommand("import", "a GPT-2 or Llama folder of Hugging Face's to a checkpoint");
+  command->add_option("hf_dir", flags->from, "a folder with config.json and safetensors")
+      ->required();
+  command->add_option("--out", flags->out, "folder of checkpoints; this one is its step 0")
+      ->type_name("FOLDER")
+      ->required();
+  command
+      ->add_option("--dtype", flags->dtype,
+                   "float32 or bfloat16 (default: as it is; float16 becomes float32)")
+      ->type_name("NAME");
+  command->callback([flags] {
+    show("imported to", import_hf(flags->from, flags->out, parse_dtype_flag(flags->dtype)));
+  });
+}
+
+void add_export(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command =
+      app.add_subcommand("export", "a checkpoint to a folder that transformers loads");
+  command
+      ->add_option("checkpoint", flags->from,
+                   "a checkpoint's folder, or the one above it: the latest there")
+      ->required();
+  command->add_option("--out", flags->out, "the folder to write; it must hold no model yet")
+      ->type_name("HF_DIR")
+      ->required();
+  command->callback([flags] { show("exported to", export_hf(flags->from, flags->out)); });
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,25 @@
+#include "runtime/loaded_model.h"
+
+#include "runtime/checkpointing.h"
+#include "runtime/options.h"
+#include "runtime/weights/saved_model.h"
+
+namespace sluice {
+
+LoadedModel load_model(const std::string& checkpoint) {
+  const Checkpoint opened(checkpoint_at(checkpoint));
+  LoadedModel model{.folder = opened.folder(),
+                    .tokenizer = tokenizer_of(opened.folder()),
+                    .config = config_of(opened),
+                    .decoder = nullptr};
+  if (model.config.model.shape == "bert")
+    throw user_error(
+        "{} is of shape bert: it fills in masked tokens and cannot continue a text; gpt2 and llama "
+        "can",
+        opened.folder());
+  model.decoder = std::make_unique<Decoder>(model_shape(model.config), model_dtype(model.config));
+  load_weights(opened, model.decoder->parameters(), model.config.model.tied_embeddings);
+  return model;
+}
+
+}  // namespace sluice

@@ -1,0 +1,158 @@
+#include "runtime/weights/hf_import.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/text.h"
+#include "runtime/config/model.h"
+#include "runtime/files/checkpoint_folder.h"
+#include "runtime/weights/convert.h"
+#include "runtime/weights/hf_config.h"
+#include "runtime/weights/hf_folder.h"
+#include "runtime/weights/hf_tensors.h"
+#include "runtime/weights/saved_model.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::uint64_t kMaxConfigBytes = 1 << 20;
+constexpr int kUsualSequence = 1024;  // of a configuration that nobody has trained with yet
+
+[[noreturn]] void fail(const std::string& path, const std::string& what) {
+  throw UserError(fmt::format("{}: {}", path, what), ExitCode::bad_data);
+}
+
+// A weight and the tensor that it is (part) of.
+struct Source {
+  HfWeight weight;
+  HfFolder::Entry entry;
+};
+
+// The names in the file; `canonical` are those of transformers.
+class Names {
+ public:
+  explicit Names(const HfFolder& folder)
+      : folder_(folder), bare_(!folder.tensors().contains("transformer.wte.weight")) {}
+
+  const HfFolder::Entry& take(const std::string& canonical) {
+    const bool bare = bare_ && canonical.starts_with(kGpt2Prefix);
+    const auto found =
+        folder_.tensors().find(bare ? canonical.substr(kGpt2Prefix.size()) : canonical);
+    if (found == folder_.tensors().end())
+      fail(folder_.folder(), fmt::format("has no tensor {}", json_quote(canonical)));
+    taken_.insert(found->first);
+    return found->second;
+  }
+
+  // What nobody took and cannot be left out.
+  void refuse_rest() const {
+    for (const auto& [name, entry] : folder_.tensors())
+      if (!taken_.contains(name) && !is_hf_buffer(name))
+        fail(entry.file->path(),
+             fmt::format("tensor {} is not known in such a model", json_quote(name)));
+  }
+
+ private:
+  const HfFolder& folder_;
+  bool bare_;
+  std::set<std::string_view> taken_;
+};
+
+std::vector<Source> find_sources(const HfFolder& folder, const ModelShape& shape) {
+  Names names(folder);
+  std::vector<Source> sources;
+  for (HfWeight& weight : hf_weights(shape)) {
+    const HfFolder::Entry& entry = names.take(weight.name);
+    if (!is_weight_dtype(entry.tensor->dtype))
+      fail(entry.file->path(),
+           fmt::format("tensor {} is {}: weights are F32, F16 or BF16",
+                       json_quote(entry.tensor->name), dtype_name(entry.tensor->dtype)));
+    if (entry.tensor->shape != weight.stored_shape())
+      fail(entry.file->path(),
+           fmt::format("tensor {} is [{}], and config.json says [{}]",
+                       json_quote(entry.tensor->name), fmt::join(entry.tensor->shape, ", "),
+                       fmt::join(weight.stored_shape(), ", ")));
+    sources.push_back({std::move(weight), entry});
+  }
+  // Some programs save a tied head as well.
+  if (shape.tied_embeddings && folder.tensors().contains("lm_head.weight")) {
+    const HfFolder::Entry& head = names.take("lm_head.weight");
+    const HfFolder::Entry& table = sources.front().entry;
+    if (head.tensor->dtype != table.tensor->dtype || head.tensor->shape != table.tensor->shape ||
+        folder.read(head) != folder.read(table))
+      fail(head.file->path(),
+           "tensor \"lm_head.weight\" is not the embedding, and config.json has "
+           "tie_word_embeddings true: set it to false");
+  }
+  names.refuse_rest();
+  return sources;
+}
+
+// Our weight's bytes out of a tensor's.
+std::vector<std::byte> own_part(const Source& source, std::vector<std::byte> bytes) {
+  const HfWeight& weight = source.weight;
+  if (weight.transposed) {
+    std::vector<std::byte> turned(bytes.size());
+    const auto rows = static_cast<std::size_t>(source.entry.tensor->shape[0]);
+    const auto columns = static_cast<std::size_t>(source.entry.tensor->shape[1]);
+    transpose(bytes, rows, columns, turned);
+    bytes = std::move(turned);
+  }
+  const auto row = static_cast<std::ptrdiff_t>(bytes.size()) / weight.num_outputs;
+  return {bytes.begin() + row * weight.outputs.begin, bytes.begin() + row * weight.outputs.end};
+}
+
+Config config_for(const ModelConfig& model, Dtype dtype) {
+  Config config;
+  config.model = model;
+  config.training.dtype = dtype == Dtype::bf16 ? "bfloat16" : "float32";
+  config.training.sequence_length = std::min(model.positions, kUsualSequence);
+  return config;
+}
+
+}  // namespace
+
+Transferred import_hf(const std::string& hf_folder, const std::string& out,
+                      std::optional<Dtype> dtype) {
+  Transferred done;
+  const std::string description = hf_folder + "/config.json";
+  done.model = read_hf_config(InputFile(description).read_text(kMaxConfigBytes), description);
+  const HfFolder folder(hf_folder);
+  Config config;
+  config.model = done.model;
+  const std::vector<Source> sources = find_sources(folder, model_shape(config));
+  const bool all_bf16 = std::all_of(sources.begin(), sources.end(), [](const Source& source) {
+    return source.entry.tensor->dtype == Dtype::bf16;
+  });
+  done.dtype = dtype ? *dtype : all_bf16 ? Dtype::bf16 : Dtype::f32;
+
+  std::vector<TensorPiece> pieces;
+  for (const Source& source : sources) {
+    pieces.push_back(whole_tensor({source.weight.ours.name, done.dtype, source.weight.ours.shape}));
+    done.parameters += source.weight.ours.count();
+  }
+  done.tensors = static_cast<std::int64_t>(pieces.size());
+
+  RealFileSystem files;
+  CheckpointFolder checkpoint(files, {.folder = out});
+  std::vector<std::byte> bytes;
+  checkpoint.write_shard(0, pieces, [&](std::size_t i) {
+    const Source& source = sources[i];
+    bytes = convert(own_part(source, folder.read(source.entry)), source.entry.tensor->dtype,
+                    done.dtype);
+    return std::span<const std::byte>(bytes);
+  });
+  const std::string tokenizer = hf_folder + "/" + kTokenizerName;
+  done.tokenizer = is_there(tokenizer);
+  if (done.tokenizer) copy_tokenizer(files, tokenizer, out);
+  CheckpointInfo info;
+  info.schedule = "none";
+  info.config = config_text(config_for(done.model, done.dtype));
+  checkpoint.commit(info);
+  done.folder = out + "/" + step_folder_name(0);
+  return done;
+}
+
+}  // namespace sluice

@@ -1,0 +1,36 @@
+// Where the weights of a model lie among the tensors of a Hugging Face folder of the same model.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cost/model_shape.h"
+#include "cost/parameters.h"
+#include "runtime/files/pieces.h"
+
+namespace sluice {
+
+// One of our weights: `outputs` of the tensor `name` there, which holds several of ours side by
+// side where those are not all of its outputs.
+struct HfWeight {
+  ParameterShape ours;      // its first dimension is the outputs
+  std::string name;         // as transformers writes it
+  bool transposed = false;  // stored (in, out): GPT-2's products
+  Range outputs;
+  std::int64_t num_outputs = 0;  // of the whole tensor
+
+  std::vector<std::int64_t> stored_shape() const;  // of the whole tensor
+};
+
+// Of every weight that a checkpoint of the model holds (a tied head is none), in canonical
+// order. REQUIRES: gpt2 or llama.
+std::vector<HfWeight> hf_weights(const ModelShape& shape);
+
+// Tensors that carry no weight and that old files have: masks, rotary frequencies.
+bool is_hf_buffer(std::string_view name);
+
+inline constexpr std::string_view kGpt2Prefix = "transformer.";  // some GPT-2 files go without
+
+}  // namespace sluice

@@ -1,0 +1,190 @@
+// A checkpoint saved under one mesh and schedule is loaded under any other, bit for bit: weights,
+// masters and moments.
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "comm/threads/threads.h"
+#include "runtime/checkpointing.h"
+#include "runtime/files/digest.h"
+#include "runtime/options.h"
+#include "runtime/trained.h"
+#include "support/golden.h"
+#include "support/run_sluice.h"
+
+namespace sluice {
+namespace {
+
+struct Layout {
+  test::Case schedule;
+  MeshShape mesh;
+  std::string text() const {
+    return fmt::format("{} on {}, replicate {}, shard {}, tensor {}", schedule.schedule,
+                       schedule.devices, mesh.replicate, mesh.shard, mesh.tensor);
+  }
+};
+
+// At most 8 ranks.
+Layout random_layout(std::mt19937& random) {
+  static const std::vector<test::Case> schedules = {
+      {"1f1b", 1}, {"1f1b", 2},   {"1f1b", 4},     {"interleaved-1f1b", 2},
+      {"zb-v", 2}, {"v-half", 2}, {"dualpipe", 2}, {"seq1f1b", 2, 2}};
+  Layout layout;
+  do {
+    layout.schedule = schedules[random() % schedules.size()];
+    layout.mesh.replicate = 1 + static_cast<int>(random() % 2);
+    layout.mesh.shard = 1 + static_cast<int>(random() % 3);
+    layout.mesh.tensor = 1 + static_cast<int>(random() % 2);
+    layout.mesh.pipeline = layout.schedule.devices;
+  } while (layout.mesh.size() > 8);
+  return layout;
+}
+
+struct Model {
+  ModelFamily family;
+  bool tied;
+  const char* dtype;
+};
+
+class Reshard {
+ public:
+  explicit Reshard(const Model& model) : model_(model) {
+    config_.model.shape = model.family == ModelFamily::llama ? "llama" : "gpt2";
+    config_.model.layers = 4;
+    config_.model.dim = 20;  // so that rows do not divide into 64 blocks
+    config_.model.heads = 2;
+    config_.model.kv_heads = model.family == ModelFamily::llama ? 1 : 2;
+    config_.model.ffn_dim = 28;
+    config_.model.vocab_size = 66;
+    config_.model.tied_embeddings = model.tied;
+    config_.training.dtype = model.dtype;
+    config_.training.sequence_length = 8;
+    config_.training.global_batch_size = 48;
+    config_.training.steps = 4;
+  }
+
+  // Loads `from`, if there is any, trains up to `steps` and saves that in `to`.
+  void run(const Layout& layout, const std::string& from, int steps, const std::string& to) const {
+    Config config = config_;
+    config.checkpoint.folder = to;
+    config.checkpoint.load = from.empty() ? "none" : from;
+    config.parallelism.pipeline_parallel_degree = layout.mesh.pipeline;
+    config.parallelism.tensor_parallel_degree = layout.mesh.tensor;
+    config.parallelism.data_parallel_replicate_degree = layout.mesh.replicate;
+    config.parallelism.data_parallel_shard_degree = layout.mesh.shard;
+    config.parallelism.num_microbatches = 4;
+    config = resolve_config(config);
+    const Schedule schedule = test::lowered_schedule(layout.schedule, 4);
+    const TrainerOptions options = trainer_options(config, schedule);
+    const Dataset data(test::tokens(), {.sequence_length = 8, .vocab_size = 66, .seed = 3});
+    run_threads(layout.mesh.size(), {}, [&](Communicator& world) {
+      at::set_num_threads(1);
+      Trainer trainer(options, schedule, data, world);
+      const Note silent = [](const std::string&) {};
+      const std::int64_t loaded = load_checkpoint(config, world, trainer, silent);
+      EXPECT_EQ(loaded, from.empty() ? 0 : 2);
+      for (int step = static_cast<int>(loaded) + 1; step <= steps; ++step)
+        trainer.step(step);
+      Saver saver(config, schedule, world, trainer, 0);
+      saver.save(steps, silent);
+    });
+  }
+
+ private:
+  Model model_;
+  Config config_;
+};
+
+void expect_same_tensors(const std::vector<TensorDigest>& a, const std::vector<TensorDigest>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].tensor, b[i].tensor);
+    EXPECT_EQ(a[i].sha256, b[i].sha256) << a[i].tensor.name;
+  }
+}
+
+CheckpointDigest held_in(const std::string& folder) {
+  return digest(Checkpoint(checkpoint_at(folder)));
+}
+
+TEST(Reshard, AnyMeshAndScheduleLoadsWhatAnyOtherSaved) {
+  std::mt19937 random(5);
+  const Model models[] = {{ModelFamily::gpt2, true, "float32"},
+                          {ModelFamily::llama, false, "float32"},
+                          {ModelFamily::llama, true, "bfloat16"},
+                          {ModelFamily::gpt2, false, "bfloat16"}};
+  for (const Model& model : models) {
+    const Reshard runs(model);
+    for (int round = 0; round < 3; ++round) {
+      const test::TemporaryFolder scratch;
+      const Layout first = random_layout(random);
+      SCOPED_TRACE(first.text());
+      runs.run(first, "", 2, scratch.path() + "/first");
+      const CheckpointDigest saved = held_in(scratch.path() + "/first");
+      EXPECT_EQ(saved.states.size(),
+                saved.weights.size() * (std::string(model.dtype) == "float32" ? 2 : 3));
+      for (int other = 0; other < 2; ++other) {
+        const Layout second = random_layout(random);
+        SCOPED_TRACE(second.text());
+        const std::string to = fmt::format("{}/second-{}", scratch.path(), other);
+        runs.run(second, scratch.path() + "/first", 2, to);
+        const CheckpointDigest again = held_in(to);
+        EXPECT_EQ(again.weights_sha256, saved.weights_sha256);
+        expect_same_tensors(again.weights, saved.weights);
+        expect_same_tensors(again.states, saved.states);
+      }
+    }
+  }
+}
+
+// The whole way: to another mesh and back, and on.
+TEST(Reshard, ADetourOverAnotherMeshChangesNoBitOfTheTraining) {
+  const Reshard runs({ModelFamily::gpt2, true, "bfloat16"});
+  const test::TemporaryFolder scratch;
+  const auto path = [&](const char* name) { return scratch.path() + "/" + name; };
+  const Layout one{{"1f1b", 2}, {.replicate = 1, .shard = 1, .pipeline = 2, .tensor = 1}};
+  const Layout wide{{"zb-v", 2}, {.replicate = 1, .shard = 2, .pipeline = 2, .tensor = 2}};
+  runs.run(one, "", 2, path("a"));
+  runs.run(wide, path("a"), 2, path("b"));
+  runs.run(one, path("b"), 4, path("detour"));
+  runs.run(one, path("a"), 4, path("straight"));
+  EXPECT_EQ(held_in(path("detour")).weights_sha256, held_in(path("straight")).weights_sha256);
+  EXPECT_NE(held_in(path("detour")).weights_sha256, held_in(path("a")).weights_sha256);
+}
+
+TEST(Reshard, ADamagedShardOfAnotherMeshIsNamed) {
+  const Reshard runs({ModelFamily::llama, false, "float32"});
+  const test::TemporaryFolder scratch;
+  const std::string saved = scratch.path() + "/saved";
+  const Layout wide{{"1f1b", 2}, {.replicate = 1, .shard = 2, .pipeline = 2, .tensor = 2}};
+  const Layout one{{"1f1b", 1}, {}};
+  runs.run(wide, "", 2, saved);
+  const std::string shard = saved + "/step-00000002/rank-00005.safetensors";
+  const std::string good = test::read_text(shard);
+  const auto refusal = [&]() -> std::string {
+    try {
+      runs.run(one, saved, 2, scratch.path() + "/other");
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::bad_data);
+      return error.what();
+    }
+    return "accepted";
+  };
+  std::string flipped = good;
+  flipped[flipped.size() - 9] = static_cast<char>(flipped[flipped.size() - 9] ^ 4);
+  const std::string foreign = test::read_text(saved + "/step-00000002/rank-00004.safetensors");
+  for (const std::string& damage : {flipped, good.substr(0, good.size() / 2), foreign}) {
+    std::ofstream(shard, std::ios::binary) << damage;
+    EXPECT_NE(refusal().find("rank-00005.safetensors"), std::string::npos) << refusal();
+  }
+  std::filesystem::remove(shard);
+  EXPECT_NE(refusal().find("rank-00005.safetensors"), std::string::npos) << refusal();
+  std::ofstream(shard, std::ios::binary) << good;
+  EXPECT_EQ(refusal(), "accepted");
+}
+
+}  // namespace
+}  // namespace sluice
