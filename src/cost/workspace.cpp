@@ -66,7 +66,10 @@ OpWorkspace embedding_workspace(const StashQuery& q) {
   OpWorkspace bytes;
   if (q.shape.has_biases()) bytes.f = unit * q.element_bytes;  // positions
   if (q.shape.encoder()) bytes.i = 2 * unit * q.element_bytes;
-  bytes.w = unit * kFloat;  // the distinct rows, at most all
+  // The distinct words, or positions: at most as many as there are.
+  const std::int64_t distinct =
+      std::min(q.tokens, std::max(q.shape.vocab_size / q.tensor, q.shape.positions));
+  bytes.w = distinct * q.shape.dim * kFloat;
   if (q.element_bytes < kFloat) bytes.w += unit * kFloat;
   if (q.tensor > 1) bytes.f += 2 * unit * q.element_bytes;  // the lookup, and the parts of its sum
   if (q.sequence_norms) bytes.w += unit * q.element_bytes;  // the gradient put together

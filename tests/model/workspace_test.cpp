@@ -79,8 +79,10 @@ OpWorkspace measure(const Case& c) {
   for (std::int64_t slice = 0; slice <= c.slices; ++slice)
     bounds.push_back(kLength * slice / c.slices);
   stage.begin_step(bounds, 1);
-  const Microbatch batch{
-      at::ones({kSequences, kLength}, at::kLong), at::ones({kSequences, kLength}, at::kLong), {}};
+  const at::Tensor tokens = at::arange(kSequences * kLength, at::kLong)
+                                .remainder(shape.vocab_size)
+                                .view({kSequences, kLength});
+  const Microbatch batch{tokens, tokens, {}};
   const auto boundary = [&] {
     return at::ones({kSequences * kLength / c.slices, shape.dim}, c.dtype);
   };
