@@ -28,8 +28,23 @@ constexpr Class kClasses[] = {
     {"stash", [](const RankMemory& m) { return m.stash; }},
     {"buffers", [](const RankMemory& m) { return m.buffers; }},
     {"workspace", [](const RankMemory& m) { return m.workspace; }},
+    {"reduction", [](const RankMemory& m) { return m.reduction; }},
+    {"rollback", [](const RankMemory& m) { return m.rollback; }},
     {"total", [](const RankMemory& m) { return m.total(); }},
 };
+
+// Those that a table shows: all but what only some runs have.
+std::vector<Class> shown_classes(const std::vector<RankMemory>& ranks) {
+  std::vector<Class> shown;
+  for (const Class& c : kClasses) {
+    const bool rare =
+        std::string_view(c.name) == "reduction" || std::string_view(c.name) == "rollback";
+    const bool any = std::any_of(ranks.begin(), ranks.end(),
+                                 [&](const RankMemory& rank) { return c.bytes(rank) > 0; });
+    if (!rare || any) shown.push_back(c);
+  }
+  return shown;
+}
 
 // Elements that a rank hands to others in a step, by class: only those that something moves in.
 std::vector<TrafficClass> moving(const std::vector<RankMemory>& ranks) {
@@ -152,6 +167,11 @@ std::vector<RankMemory> memory_by_rank(const RunSetup& setup) {
     rank.optimizer = held.optimizer;
     rank.stash = static_cast<std::int64_t>(predicted.devices[r].peak_bytes);
     rank.buffers = buffers[r];
+    // All gradients packed to be sent, and the pieces of the own rows from every other rank.
+    if (const std::int64_t data = mesh.data(); data > 1)
+      rank.reduction = held.gradients + held.gradients / data * (data - 1);
+    if (options.deferred_validation)
+      rank.rollback = held.own_elements * Optimizer::kept_bytes_per_element(options.optimizer.kind);
     rank.traffic = step_traffic(model, schedule, static_cast<int>(r));
     rank.workspace = workspace_bytes(model, schedule, rank.stages);
   }
@@ -161,8 +181,9 @@ std::vector<RankMemory> memory_by_rank(const RunSetup& setup) {
 std::string dry_run_text(const RunSetup& setup) {
   const Schedule& schedule = setup.schedule;
   const std::vector<RankMemory> ranks = memory_by_rank(setup);
+  const std::vector<Class> classes = shown_classes(ranks);
   std::vector<std::string> header = {"rank", "stages", "layers"};
-  for (const Class& c : kClasses)
+  for (const Class& c : classes)
     header.emplace_back(c.name);
   TextTable table(header);
   table.left_align(1);
@@ -171,12 +192,12 @@ std::string dry_run_text(const RunSetup& setup) {
     std::vector<std::string> row = {number_ranges(ranks[r].ranks),
                                     fmt::format("{}", fmt::join(ranks[r].stages, ",")),
                                     fmt::format("{}", fmt::join(ranks[r].layers, ","))};
-    for (const Class& c : kClasses)
+    for (const Class& c : classes)
       row.push_back(mebibytes(static_cast<double>(c.bytes(ranks[r]))));
     table.add(row);
   }
   std::vector<std::string> row = {"all", "", ""};
-  for (const Class& c : kClasses)
+  for (const Class& c : classes)
     row.push_back(mebibytes(static_cast<double>(sum(ranks, c))));
   table.add(row);
   const MeshShape mesh = mesh_of(setup.options, schedule);

@@ -20,10 +20,12 @@ struct RankMemory {
   std::int64_t stash = 0;      // its peak: what the ledger will say
   std::int64_t buffers = 0;    // between stages, at most
   std::int64_t workspace = 0;  // inside an op, estimated
+  std::int64_t reduction = 0;  // gradients on their way between data ranks
+  std::int64_t rollback = 0;   // the copy that deferred validation goes back to
   Traffic traffic;             // of a step
 
   std::int64_t total() const {
-    return weights + gradients + optimizer + stash + buffers + workspace;
+    return weights + gradients + optimizer + stash + buffers + workspace + reduction + rollback;
   }
 };
 // By device of the pipeline.

@@ -23,7 +23,7 @@ WeightBytes weight_bytes(const StagedModel& model, std::span<const int> stages, 
       sharded += parameter.shard_count(model.tensor, model.shard);
     }
   const std::int64_t states = (adamw ? 2 : 0) + (model.element_bytes < kFloat ? 1 : 0);
-  return {count * model.element_bytes, count * kFloat, sharded * kFloat * states};
+  return {count * model.element_bytes, count * kFloat, sharded * kFloat * states, sharded};
 }
 
 std::int64_t slice_tokens(const StagedModel& model, const Schedule& schedule, int slice) {

@@ -31,6 +31,7 @@ struct StagedModel {
 // two moments, and masters of narrow weights, in fp32.
 struct WeightBytes {
   std::int64_t weights = 0, gradients = 0, optimizer = 0;
+  std::int64_t own_elements = 0;  // that the rank updates
 };
 WeightBytes weight_bytes(const StagedModel& model, std::span<const int> stages, bool adamw);
 
