@@ -116,8 +116,8 @@ void Embedding::weight_grad(Stash& stash, const SliceContext& context) {
   }
   if (d_positions_.defined()) {
     const RowRange own = tensor_.own_tokens(tokens);
-    d_positions_.index_add_(0, context.positions.reshape({-1}).slice(0, own.begin, own.end),
-                            dy.slice(0, own.begin, own.end));
+    add_rows(d_positions_, context.positions.reshape({-1}).slice(0, own.begin, own.end),
+             dy.slice(0, own.begin, own.end));
   }
   if (shape_.encoder()) norm_weight_grad(stash.norm, norm_);
   stash = Stash();
