@@ -24,6 +24,9 @@ void Stage::begin_step(SliceBounds bounds, double loss_scale) {
   bounds_ = std::move(bounds);
   loss_scale_ = loss_scale;
   loss_ = 0;
+}
+
+void Stage::drop_microbatches() {
   states_.clear();
   stash_bytes_ = 0;
 }

@@ -41,8 +41,10 @@ class Stage {
   explicit Stage(const StageOptions& options);
 
   // How microbatches are cut; {0, length} for whole ones. Every token's loss counts `loss_scale`.
-  // Forgets microbatches that are not finished. Throws UserError for an encoder in slices.
+  // Throws UserError for an encoder in slices. REQUIRES: no microbatch is open.
   void begin_step(SliceBounds bounds, double loss_scale);
+  // Forgets the microbatches that are open, and all they kept.
+  void drop_microbatches();
 
   // Of the tokens between the products, of which a tensor rank may have its share (own_tokens):
   // input (T, dim), or undefined where the stage has the embedding -> output (T, dim), or undefined

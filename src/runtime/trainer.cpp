@@ -231,13 +231,15 @@ ExecutedStep Trainer::execute(double scale, std::optional<StepResult>& before) {
     guarded([&] { executor_->run_to(forward_prefix_); });
     const StepTotals totals = totals_.finish();
     const bool again = !totals.finite() || gradient_scale(totals) != 1;
-    if (again) guarded([&] { executor_->drop(); });
-    before = close(totals);
     if (again) {
-      for (const auto& [number, stage] : stages_)
+      guarded([&] { executor_->drop(); });
+      for (const auto& [number, stage] : stages_) {
+        stage->drop_microbatches();
         stage->begin_step(bounds_, scale);
+      }
       start();
     }
+    before = close(totals);
   }
   for (const auto& [number, stage] : stages_)
     stage->zero_gradients();

@@ -199,6 +199,26 @@ TEST_F(TrainOverMpi, EveryScheduleGivesTheSameBitsOnThreadsAndProcesses) {
   EXPECT_GE(hashes["4"].begin()->second, 18);
 }
 
+TEST_F(TrainOverMpi, DataRanksAndDeferredValidationGiveTheBitsOfThreads) {
+  const std::string mesh =
+      "--parallelism.num_microbatches=2 --parallelism.data_parallel_shard_degree=2 "
+      "--training.max_norm=0.3 --checkpoint.folder=";
+  const std::string deferred = mesh + " --parallelism.deferred_validation=true";
+  ASSERT_EQ(threads(mesh).code, 0);
+  const auto expected = rows();
+  ASSERT_EQ(expected.size(), 12U);
+  for (const std::string& flags : {mesh, deferred}) {
+    SCOPED_TRACE(flags);
+    clear();
+    const Ran ran = mpi(flags, 4);
+    ASSERT_EQ(ran.code, 0) << ran.err;
+    EXPECT_EQ(rows(), expected);
+  }
+  clear();
+  ASSERT_EQ(threads(deferred).code, 0);
+  EXPECT_EQ(rows(), expected);
+}
+
 TEST_F(TrainOverMpi, AMistakeOfAllIsToldOnce) {
   const auto expect = [&](const Ran& ran, int code, const std::string& word) {
     SCOPED_TRACE(word);
