@@ -1,6 +1,7 @@
 #include "cost/traffic.h"
 
 #include <numeric>
+#include <set>
 
 namespace sluice {
 namespace {
@@ -91,6 +92,24 @@ void add_data_traffic(const StagedModel& model, int stage, std::int64_t data_ran
   }
 }
 
+// A tied head's gradient and the lookup's, where they are on different devices: the rows that the
+// rank updates. Likewise every weight of a stage that two pipes keep on different devices.
+void add_copies_traffic(const StagedModel& model, const Placement& placement, int stage,
+                        std::int64_t data_rank, Traffic& traffic) {
+  const bool two_pipes =
+      placement.num_pipes() > 1 && placement.device_of(0, stage) != placement.device_of(1, stage);
+  const bool tied = model.shape.tied_embeddings &&
+                    placement.device_of(0, 0) != placement.device_of(0, placement.num_stages() - 1);
+  for (const ParameterShape& p : stage_parameters(model.shape, model.layers_of(stage))) {
+    const std::int64_t rows = p.rows(model.tensor), width = p.count(model.tensor) / rows;
+    const BlockRows own = share_rows(rows, data_rank % model.shard, model.shard);
+    const std::int64_t elements = (own.end - own.begin) * width;
+    if (two_pipes) traffic.add(TrafficClass::gradient, elements);
+    if (tied && (p.name == "embedding.weight" || p.name == "head.weight"))
+      traffic.add(TrafficClass::embedding, elements);
+  }
+}
+
 }  // namespace
 
 std::int64_t Traffic::total() const {
@@ -121,10 +140,12 @@ Traffic step_traffic(const StagedModel& model, const Schedule& lowered, int devi
       }
     }
   }
-  for (const int stage : lowered.placement.stages_of(device)) {
+  const auto& placed = lowered.placement.stages_of(device);
+  for (const int stage : std::set<int>(placed.begin(), placed.end())) {
     if (model.sequence_norms)
       traffic.add(TrafficClass::norm, (t - 1) * shared_elements(model, stage));
     add_data_traffic(model, stage, data_rank, traffic);
+    add_copies_traffic(model, lowered.placement, stage, data_rank, traffic);
     if (t > model.shape.kv_heads)
       traffic.add(TrafficClass::norm,
                   (t / model.shape.kv_heads - 1) * repeated_elements(model, stage));

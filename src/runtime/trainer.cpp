@@ -299,7 +299,9 @@ void Trainer::finish_sums() {
   if (options_.shape.tied_embeddings) add_tied();
 }
 
-at::Tensor Trainer::exchange(int peer, const at::Tensor& mine, const char* label) {
+at::Tensor Trainer::exchange(int peer, const at::Tensor& mine, TrafficClass traffic,
+                             const char* label) {
+  traffic_.add(traffic, mine.numel());
   at::Tensor theirs = at::empty_like(mine);
   Communicator& pipeline = mesh_.pipeline();
   Request requests[] = {pipeline.send(peer, tensor_bytes(mine), label),
@@ -320,7 +322,8 @@ void Trainer::add_replicas() {
     const bool is_first = mesh_.place().pipeline == first;
     for (const Weight& weight : weights) {
       at::Tensor mine = weight.own_gradient();
-      const at::Tensor theirs = exchange(is_first ? second : first, mine, "replica gradient");
+      const at::Tensor theirs =
+          exchange(is_first ? second : first, mine, TrafficClass::gradient, "replica gradient");
       mine.copy_(is_first ? mine + theirs : theirs + mine);
     }
   }
@@ -346,7 +349,7 @@ void Trainer::add_tied() {
   const int last = schedule_.num_stages() - 1;
   const int peer = schedule_.placement.device_of(0, lookup.defined() ? last : 0);
   at::Tensor mine = lookup.defined() ? lookup : head;
-  const at::Tensor theirs = exchange(peer, mine, "tied gradient");
+  const at::Tensor theirs = exchange(peer, mine, TrafficClass::embedding, "tied gradient");
   mine.copy_(lookup.defined() ? mine + theirs : theirs + mine);
 }
 

@@ -135,7 +135,7 @@ class Trainer {
   void update(const StepResult& result, double scale);
   void add_replicas();
   void add_tied();
-  at::Tensor exchange(int peer, const at::Tensor& mine, const char* label);
+  at::Tensor exchange(int peer, const at::Tensor& mine, TrafficClass traffic, const char* label);
 
   TrainerOptions options_;
   const Schedule& schedule_;

@@ -248,7 +248,7 @@ TEST(MeshTraffic, IsWhatThePureFunctionSays) {
           TrainOptions run = short_run(mesh, sequence_norms);
           mesh.pipeline = 2;
           run.level = level;
-          const ModelShape shape = divisible(family);
+          const ModelShape shape = divisible(family, base.schedule == "1f1b");
           const Trained trained = train(c, shape, run);
           const Schedule schedule = test::lowered_schedule(c, run.microbatches);
           const StagedModel model{.shape = shape,
