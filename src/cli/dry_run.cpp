@@ -141,6 +141,16 @@ std::vector<std::string> remarks(const RunSetup& setup, const std::vector<RankMe
 
 }  // namespace
 
+BesideWeights beside_weights(const TrainerOptions& options, const Schedule& schedule,
+                             const WeightBytes& held) {
+  BesideWeights bytes;
+  if (const std::int64_t data = mesh_of(options, schedule).data(); data > 1)
+    bytes.reduction = held.gradients + held.gradients / data * (data - 1);
+  if (options.deferred_validation)
+    bytes.rollback = held.own_elements * Optimizer::kept_bytes_per_element(options.optimizer.kind);
+  return bytes;
+}
+
 std::vector<RankMemory> memory_by_rank(const RunSetup& setup) {
   const auto& [config, schedule, options, predicted] = setup;
   const StagedModel model = staged_model(options, schedule);
@@ -167,11 +177,9 @@ std::vector<RankMemory> memory_by_rank(const RunSetup& setup) {
     rank.optimizer = held.optimizer;
     rank.stash = static_cast<std::int64_t>(predicted.devices[r].peak_bytes);
     rank.buffers = buffers[r];
-    // All gradients packed to be sent, and the pieces of the own rows from every other rank.
-    if (const std::int64_t data = mesh.data(); data > 1)
-      rank.reduction = held.gradients + held.gradients / data * (data - 1);
-    if (options.deferred_validation)
-      rank.rollback = held.own_elements * Optimizer::kept_bytes_per_element(options.optimizer.kind);
+    const BesideWeights beside = beside_weights(options, schedule, held);
+    rank.reduction = beside.reduction;
+    rank.rollback = beside.rollback;
     rank.traffic = step_traffic(model, schedule, static_cast<int>(r));
     rank.workspace = workspace_bytes(model, schedule, rank.stages);
   }

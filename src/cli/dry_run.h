@@ -31,6 +31,14 @@ struct RankMemory {
 // By device of the pipeline.
 std::vector<RankMemory> memory_by_rank(const RunSetup& setup);
 
+// What a rank needs for its weights besides them, their gradients and states.
+struct BesideWeights {
+  std::int64_t reduction = 0;  // all gradients packed to be sent, and others' pieces of its own
+  std::int64_t rollback = 0;   // the copy that deferred validation keeps
+};
+BesideWeights beside_weights(const TrainerOptions& options, const Schedule& schedule,
+                             const WeightBytes& held);
+
 // As a table in MiB with remarks under it, or as a JSON object.
 std::string dry_run_text(const RunSetup& setup);
 std::string dry_run_json(const RunSetup& setup);

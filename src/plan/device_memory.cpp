@@ -55,14 +55,11 @@ std::vector<StashMoment> moments_of(const Schedule& schedule, std::size_t device
   return out;
 }
 
-double sum(const WeightBytes& bytes) {
-  return static_cast<double>(bytes.weights + bytes.gradients + bytes.optimizer);
-}
-
 }  // namespace
 
-std::vector<DeviceMemory> memory_of_devices(StagedModel model, const Schedule& lowered,
-                                            bool adamw) {
+std::vector<DeviceMemory> memory_of_devices(
+    StagedModel model, const Schedule& lowered, bool adamw,
+    const std::function<std::int64_t(const WeightBytes&)>& held) {
   std::vector<std::int64_t> slice_bytes;
   for (int slice = 0; slice < lowered.num_slices; ++slice)
     slice_bytes.push_back(boundary_bytes(model, slice_tokens(model, lowered, slice)));
@@ -78,12 +75,13 @@ std::vector<DeviceMemory> memory_of_devices(StagedModel model, const Schedule& l
     const std::set<int> distinct(placed.begin(), placed.end());
     const std::vector<int> stages(distinct.begin(), distinct.end());
     DeviceMemory& memory = out.emplace_back();
-    const double ends = sum(weight_bytes(model, stages, adamw));
+    const auto ends = static_cast<double>(held(weight_bytes(model, stages, adamw)));
     memory.fixed =
         ends + static_cast<double>(buffers[d] + workspace_bytes(with_layers, lowered, stages));
     if (!stages.empty())
-      memory.per_layer = (sum(weight_bytes(with_layers, stages, adamw)) - ends) /
-                         static_cast<double>(stages.size());
+      memory.per_layer =
+          (static_cast<double>(held(weight_bytes(with_layers, stages, adamw))) - ends) /
+          static_cast<double>(stages.size());
     memory.moments = moments_of(lowered, d, stages, one, none);
   }
   return out;

@@ -1,6 +1,8 @@
 // What each device of a schedule needs for a model, whatever the split of its layers.
 #pragma once
 
+#include <functional>
+
 #include "cost/model_costs.h"
 #include "plan/partition.h"
 
@@ -10,6 +12,9 @@ namespace sluice {
 // the program come and go, buffers between stages and temporaries. The model's layers_per_stage
 // means nothing here. For a device without a layer it is a little too much: its temporaries are
 // those of one with layers. REQUIRES: `lowered` was proved by validate().
-std::vector<DeviceMemory> memory_of_devices(StagedModel model, const Schedule& lowered, bool adamw);
+// `held` adds up what a rank needs for its weights.
+std::vector<DeviceMemory> memory_of_devices(
+    StagedModel model, const Schedule& lowered, bool adamw,
+    const std::function<std::int64_t(const WeightBytes&)>& held);
 
 }  // namespace sluice

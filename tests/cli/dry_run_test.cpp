@@ -221,6 +221,9 @@ TEST_F(DryRun, PartitionShowsWhatAutoTrains) {
     }
   };
   expect_same(shown["auto"], dry_run(""));
+  const std::string mesh =
+      " --parallelism.data_parallel_shard_degree=2 --parallelism.deferred_validation";
+  expect_same(Json::parse(partition(mesh).out)["auto"], dry_run(mesh));
   EXPECT_LT(shown["auto"]["step"].get<double>(), shown["even"]["step"].get<double>());
   // A little less memory than its largest device: another split.
   const std::vector<double> bytes = shown["auto"]["device_bytes"];

@@ -235,7 +235,9 @@ TEST(Partition, MemoryOfDevicesIsThatOfTheSplitModel) {
     model.sequence_length = 64;
     model.tensor = 2;
     model.shard = 2;
-    const std::vector<DeviceMemory> memory = memory_of_devices(model, schedule, true);
+    const std::vector<DeviceMemory> memory = memory_of_devices(
+        model, schedule, true,
+        [](const WeightBytes& held) { return held.weights + held.gradients + held.optimizer; });
     std::vector<std::int64_t> sizes;
     for (int slice = 0; slice < schedule.num_slices; ++slice)
       sizes.push_back(boundary_bytes(model, slice_tokens(model, schedule, slice)));
