@@ -81,7 +81,8 @@ TEST(Documentation, EveryCommandPrintsWhatIsShown) {
     for (const Command& command : commands_of(file)) {
       SCOPED_TRACE(command.where + ": ./sluice " + command.arguments);
       const std::string verb = command.arguments.substr(0, command.arguments.find(' '));
-      const bool engine = verb == "train" || verb == "generate" || verb == "inspect" ||
+      const bool engine = verb == "train" || verb == "generate" || verb == "evaluate" ||
+                          verb == "inspect" || verb == "import" || verb == "export" ||
                           verb == "profile" || verb == "partition";
       // Without the engine neither it nor what reads its result can run.
       const bool reads = std::any_of(not_made.begin(), not_made.end(), [&](const auto& name) {
