@@ -48,9 +48,28 @@ std::int64_t boundary_bytes(const StagedModel& model, std::int64_t tokens) {
   return (share ? tokens / model.tensor : tokens) * model.shape.dim * model.element_bytes;
 }
 
+namespace {
+
+// fp32 gradients of a stage that its first data rank hands to those that add them up.
+std::int64_t reduced_bytes(const StagedModel& model, int stage) {
+  constexpr std::int64_t kFloat = 4;
+  std::int64_t elements = 0;
+  for (const ParameterShape& p : stage_parameters(model.shape, model.layers_of(stage))) {
+    const std::int64_t rows = p.rows(model.tensor), width = p.count(model.tensor) / rows;
+    const BlockRows own = share_rows(rows, 0, model.shard * model.replicate);
+    elements += (rows - (own.end - own.begin)) * width;
+  }
+  return elements * kFloat;
+}
+
+}  // namespace
+
 Costs byte_costs(const StagedModel& model, const Schedule& schedule) {
   Costs all(schedule.num_stages(), schedule.num_slices);
   all.measured = true;
+  if (model.shard * model.replicate > 1)
+    for (int stage = 0; stage < schedule.num_stages(); ++stage)
+      all.reduce.push_back(static_cast<double>(reduced_bytes(model, stage)));
   for (int stage = 0; stage < schedule.num_stages(); ++stage)
     for (int slice = 0; slice < schedule.num_slices; ++slice) {
       const StashQuery query = query_of(model, schedule, slice);

@@ -182,6 +182,15 @@ double one_way(Communicator& world, int peer, bool first, std::span<std::byte> b
   return trips[kTrips / 2] / 2;
 }
 
+// From the one rank of a pair to the other. Both call it.
+Link measure_link(Communicator& world, int peer, bool first, std::span<std::byte> large) {
+  Link link;
+  link.latency = one_way(world, peer, first, large.first(1));
+  const double moving = one_way(world, peer, first, large) - link.latency;
+  if (moving > 0) link.bytes_per_time = static_cast<double>(large.size()) / moving;
+  return link;
+}
+
 // The links between ranks that exchange messages, one pair after the other; the slowest of them
 // stands for all pairs not measured.
 void measure_links(const Schedule& schedule, Communicator& world, std::int64_t num_bytes,
@@ -198,11 +207,7 @@ void measure_links(const Schedule& schedule, Communicator& world, std::int64_t n
     world.barrier("profile");
     Link link;
     if (world.rank() == a || world.rank() == b) {
-      const int peer = world.rank() == a ? b : a;
-      const bool first = world.rank() == a;
-      link.latency = one_way(world, peer, first, std::span(large).first(1));
-      const double moving = one_way(world, peer, first, large) - link.latency;
-      if (moving > 0) link.bytes_per_time = static_cast<double>(num_bytes) / moving;
+      link = measure_link(world, world.rank() == a ? b : a, world.rank() == a, large);
     }
     world.broadcast(a, std::as_writable_bytes(std::span(&link, 1)), "link");
     costs.links[{a, b}] = costs.links[{b, a}] = link;
@@ -234,6 +239,14 @@ Costs profile_ops(const TrainerOptions& options, const Schedule& lowered, Commun
       largest = std::max(
           {largest, costs.at(stage, slice).sent_forward, costs.at(stage, slice).sent_backward});
   measure_links(lowered, mesh.pipeline(), static_cast<std::int64_t>(largest), costs);
+  // The first two data ranks stand for all, with as much as their first stage reduces.
+  if (Communicator& data = mesh.data(); data.size() > 1) {
+    world.barrier("profile");
+    std::vector<std::byte> large(
+        static_cast<std::size_t>(std::clamp(costs.reduce_bytes(0), 1.0, 64.0 * (1 << 20))));
+    if (data.rank() < 2)
+      costs.data_link = measure_link(data, 1 - data.rank(), data.rank() == 0, large);
+  }
   return costs;
 }
 

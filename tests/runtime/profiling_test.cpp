@@ -7,6 +7,7 @@
 
 #include "comm/threads/threads.h"
 #include "runtime/op_timings.h"
+#include "runtime/options.h"
 #include "schedule/generators/generator.h"
 #include "schedule/validate.h"
 
@@ -39,8 +40,9 @@ TrainerOptions options_for(const Schedule& schedule) {
 
 // As every rank saw it.
 std::vector<Costs> profile(const Schedule& schedule, const TrainerOptions& options) {
-  std::vector<Costs> all(static_cast<std::size_t>(schedule.num_devices()), Costs(1, 1));
-  run_threads(schedule.num_devices(), {}, [&](Communicator& world) {
+  const int num_ranks = mesh_of(options, schedule).size();
+  std::vector<Costs> all(static_cast<std::size_t>(num_ranks), Costs(1, 1));
+  run_threads(num_ranks, {}, [&](Communicator& world) {
     all[static_cast<std::size_t>(world.rank())] =
         profile_ops(options, schedule, world, {.rounds = 2, .seconds = 0, .on_progress = {}});
   });
@@ -67,6 +69,23 @@ TEST(Profiling, EveryOpIsTimedAndAllRanksAgree) {
       }
     EXPECT_EQ(all[0].links.size(), devices > 1 ? 2u : 0u);
     EXPECT_EQ(all[0].default_link.latency > 0, devices > 1);
+  }
+}
+
+TEST(Profiling, TensorRanksPlayTheSameRoundsAndDataRanksMeasureTheirLink) {
+  const Schedule schedule = lowered_schedule("zb-v", 2);
+  TrainerOptions options = options_for(schedule);
+  options.mesh = {.shard = 2, .tensor = 2};
+  options.global_batch_size = 16;
+  const Costs costs = profile(schedule, options)[0];
+  EXPECT_GT(costs.at(1, 0).w, 0);
+  EXPECT_GT(costs.data_link.latency, 0);
+  for (int stage = 0; stage < schedule.num_stages(); ++stage) {
+    std::int64_t held = 0;
+    const StagedModel model = staged_model(options, schedule);
+    for (const ParameterShape& parameter : stage_parameters(options.shape, model.layers_of(stage)))
+      held += parameter.count(2);
+    EXPECT_EQ(costs.reduce_bytes(stage), static_cast<double>(4 * held / 2));  // one of two halves
   }
 }
 
