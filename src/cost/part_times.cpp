@@ -37,10 +37,10 @@ PartTimes measured_part_times(const Costs& profile, const PartTimes& counted) {
   const int last = profile.num_stages() - 1;
   PartTimes out;
   for (const auto& [part, op] : kOps) {
-    const auto stage_time = [&](int stage) {
+    const auto stage_time = [&, time = op](int stage) {
       double sum = 0;
       for (int slice = 0; slice < profile.num_slices(); ++slice)
-        sum += profile.at(stage, slice).*op;
+        sum += profile.at(stage, slice).*time;
       return sum;
     };
     const auto layers = [&](int stage) {
