@@ -163,7 +163,7 @@ TEST_F(Hf, RotaryPositionsAreReadInBothForms) {
       {R"("rope_theta": 0)", "rope_theta"},
   };
   for (const auto& [form, word] : refused) {
-    const std::string why = refusal([&] { theta(form); });
+    const std::string why = refusal([&, text = form] { theta(text); });
     EXPECT_NE(why.find(word), std::string::npos) << why;
     EXPECT_TRUE(why.starts_with("config.json: ")) << why;
   }
