@@ -1,0 +1,64 @@
+# Decides what becomes of CUDA, after FindSluiceTorch:
+#   linked    programs run on a GPU: nvcc is there and libtorch_cuda links
+#   compiled  nvcc is there, but libtorch_cuda lacks the libraries it needs (the CPU-only install of torch
+#             holds that file, too): the CUDA sources are compiled to see that they can be, and not linked
+#   absent    no nvcc, or SLUICE_CUDA=OFF
+# in SLUICE_CUDA_STATE, and says so. Where linked, the target sluice_torch_cuda has the libraries.
+set(SLUICE_CUDA_STATE absent)
+if(SLUICE_CUDA)
+  include(CheckLanguage)
+  # Not in the PATH of a plain shell, but where the toolkit's own installer puts it.
+  if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+    find_program(SLUICE_NVCC nvcc PATHS /usr/local/cuda/bin)
+    if(SLUICE_NVCC)
+      set(CMAKE_CUDA_COMPILER ${SLUICE_NVCC})
+    endif()
+  endif()
+  check_language(CUDA)
+endif()
+if(CMAKE_CUDA_COMPILER)
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 90)
+  endif()
+  set(CMAKE_CUDA_STANDARD 20)
+  enable_language(CUDA)
+  set(SLUICE_CUDA_STATE compiled)
+
+  set(lib ${SLUICE_TORCH_DIR}/torch/lib)
+  set(nvidia ${SLUICE_TORCH_DIR}/nvidia)
+  set(folders ${lib})
+  foreach(part cu13 cudnn nccl cusparselt nvshmem)
+    if(IS_DIRECTORY ${nvidia}/${part}/lib)
+      list(APPEND folders ${nvidia}/${part}/lib)
+    endif()
+  endforeach()
+  # The runtime that torch itself was linked with, so that there is one of it in a program.
+  file(GLOB cudart ${nvidia}/cu13/lib/libcudart.so.*)
+  set(options -Wl,--no-as-needed)
+  foreach(folder ${folders})
+    list(APPEND options -Wl,-rpath,${folder} -Wl,-rpath-link,${folder})
+  endforeach()
+  set(libraries ${lib}/libtorch_cuda.so ${lib}/libc10_cuda.so ${cudart})
+  file(WRITE ${CMAKE_BINARY_DIR}/try_cuda.cpp
+    "#include <ATen/cuda/CUDAContext.h>\nint main() { return at::cuda::warp_size() > 0; }\n")
+  if(EXISTS ${lib}/libtorch_cuda.so AND cudart)
+    try_compile(SLUICE_CUDA_LINKS ${CMAKE_BINARY_DIR} ${CMAKE_BINARY_DIR}/try_cuda.cpp
+      CMAKE_FLAGS
+        "-DINCLUDE_DIRECTORIES=${SLUICE_TORCH_INCLUDE};${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES}"
+      LINK_OPTIONS ${options}
+      LINK_LIBRARIES ${libraries} ${SLUICE_TORCH_CPU} ${SLUICE_TORCH_C10}
+      CXX_STANDARD 20
+      OUTPUT_VARIABLE SLUICE_CUDA_LOG)
+  endif()
+  if(SLUICE_CUDA_LINKS)
+    set(SLUICE_CUDA_STATE linked)
+    add_library(sluice_torch_cuda INTERFACE)
+    target_include_directories(sluice_torch_cuda SYSTEM INTERFACE
+      ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+    target_link_options(sluice_torch_cuda INTERFACE ${options})
+    target_link_libraries(sluice_torch_cuda INTERFACE ${libraries} sluice_torch)
+  else()
+    file(WRITE ${CMAKE_BINARY_DIR}/try_cuda.log "${SLUICE_CUDA_LOG}")
+  endif()
+endif()
+message(STATUS "CUDA: ${SLUICE_CUDA_STATE}")
