@@ -20,7 +20,7 @@ if(CMAKE_CUDA_COMPILER)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES 90)
   endif()
-  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_STANDARD 17)  # what CMake 3.25 knows a flag for
   enable_language(CUDA)
   set(SLUICE_CUDA_STATE compiled)
 
