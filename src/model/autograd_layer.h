@@ -57,7 +57,7 @@ class AutogradLayer final : public Layer {
 template <typename Module>
 std::unique_ptr<Layer> wrap_module(const LayerOptions& options, std::shared_ptr<Module> module,
                                    OwnModule own = {}) {
-  module->to(options.dtype);
+  module->to(options.kind.device, options.kind.dtype);
   own.forward = [module](const at::Tensor& x) { return module->forward(x); };
   for (const auto& item : module->named_parameters())
     own.parameters.emplace_back(item.key(), item.value());

@@ -75,10 +75,10 @@ Block::Block(const LayerOptions& options)
     return make_linear(parameters_, {.parts = std::move(parts),
                                      .deviation = spread,
                                      .seed = options.seed,
-                                     .dtype = options.dtype});
+                                     .kind = options.kind});
   };
   const auto norm_of = [&](const char* name) {
-    return make_norm(shape_, options.dtype, prefix + name, tensor_.shared({shape_.dim}, true),
+    return make_norm(shape_, options.kind, prefix + name, tensor_.shared({shape_.dim}, true),
                      parameters_);
   };
   const auto heads = [&](const char* name, std::int64_t count) {

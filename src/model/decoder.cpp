@@ -24,7 +24,7 @@ void join_slices(BlockState& state) {
 Decoder::Decoder(const ModelShape& shape, at::ScalarType dtype)
     : shape_(shape), dtype_(dtype), embedding_(shape, 0, dtype), head_(shape, 0, dtype) {
   for (std::int64_t layer = 0; layer < shape.layers; ++layer)
-    blocks_.emplace_back(LayerOptions{.shape = shape, .layer = layer, .dtype = dtype});
+    blocks_.emplace_back(LayerOptions{.shape = shape, .layer = layer, .kind = dtype});
   restart();
 }
 

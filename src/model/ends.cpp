@@ -35,25 +35,24 @@ std::int64_t Embedding::Stash::bytes() const {
   return held_bytes(tokens) + held_bytes(d_y) + held_bytes(norm.weight) + held_bytes(norm.bias);
 }
 
-Embedding::Embedding(const ModelShape& shape, std::uint64_t seed, at::ScalarType dtype,
+Embedding::Embedding(const ModelShape& shape, std::uint64_t seed, const TensorKind& kind,
                      const TensorParallel& tensor)
     : shape_(shape), tensor_(tensor) {
   const Shard words = tensor.rows("embedding", shape.vocab_size, shape.dim, false).shard;
   words_ = words.range;
-  table_ = at::empty(words.shape(), dtype);
-  d_table_ = at::zeros(words.shape(), at::kFloat);
+  table_ = at::empty(words.shape(), kind.values());
+  d_table_ = at::zeros(words.shape(), kind.gradients());
   initialise_normal(table_, words, seed, "embedding.weight", kDeviation);
   parameters_.push_back({"embedding.weight", table_, d_table_, true, words});
   if (shape.family == ModelFamily::llama) return;
   const Shard places = tensor.shared({shape.positions, shape.dim}, true);
-  positions_ = at::empty(places.shape(), dtype);
-  d_positions_ = at::zeros(places.shape(), at::kFloat);
+  positions_ = at::empty(places.shape(), kind.values());
+  d_positions_ = at::zeros(places.shape(), kind.gradients());
   initialise_normal(positions_, places, seed, "positions.weight",
                     shape.encoder() ? kDeviation : kDeviation / 2);
   parameters_.push_back({"positions.weight", positions_, d_positions_, true, places});
   if (shape.encoder())
-    norm_ =
-        make_norm(shape, dtype, "embedding_norm", tensor.shared({shape.dim}, true), parameters_);
+    norm_ = make_norm(shape, kind, "embedding_norm", tensor.shared({shape.dim}, true), parameters_);
 }
 
 // Zero for words that other ranks have.
@@ -128,7 +127,7 @@ std::int64_t Head::Stash::bytes() const {
          held_bytes(norm.weight) + held_bytes(norm.bias) + held_bytes(x) + held_bytes(d_h);
 }
 
-Head::Head(const ModelShape& shape, std::uint64_t seed, at::ScalarType dtype,
+Head::Head(const ModelShape& shape, std::uint64_t seed, const TensorKind& kind,
            const TensorParallel& tensor)
     : shape_(shape), tensor_(tensor) {
   if (shape.encoder())
@@ -137,8 +136,8 @@ Head::Head(const ModelShape& shape, std::uint64_t seed, at::ScalarType dtype,
                                      tensor.shared({shape.dim}, true)}},
                           .deviation = kDeviation,
                           .seed = seed,
-                          .dtype = dtype});
-  norm_ = make_norm(shape, dtype, "norm", tensor.shared({shape.dim}, true), parameters_);
+                          .kind = kind});
+  norm_ = make_norm(shape, kind, "norm", tensor.shared({shape.dim}, true), parameters_);
   const LinearPart words = tensor.rows("head", shape.vocab_size, shape.dim, shape.encoder());
   words_ = words.shard.range;
   output_ = make_linear(parameters_, {.parts = {words},
@@ -146,7 +145,7 @@ Head::Head(const ModelShape& shape, std::uint64_t seed, at::ScalarType dtype,
                                       .seed = seed,
                                       // Tied, it starts as, and stays, the embedding's table.
                                       .drawn_as = shape.tied_embeddings ? "embedding.weight" : "",
-                                      .dtype = dtype});
+                                      .kind = kind});
 }
 
 at::Tensor Head::project(const at::Tensor& n) const { return linear(n, output_).to(at::kFloat); }

@@ -18,7 +18,7 @@ namespace sluice {
 // Tensor ranks divide the vocabulary.
 class Embedding {
  public:
-  Embedding(const ModelShape& shape, std::uint64_t seed, at::ScalarType dtype,
+  Embedding(const ModelShape& shape, std::uint64_t seed, const TensorKind& kind,
             const TensorParallel& tensor = {});
 
   struct Stash {
@@ -56,7 +56,7 @@ class Embedding {
 // logits again. Tensor ranks divide the vocabulary: no rank ever has a token's logits in whole.
 class Head {
  public:
-  Head(const ModelShape& shape, std::uint64_t seed, at::ScalarType dtype,
+  Head(const ModelShape& shape, std::uint64_t seed, const TensorKind& kind,
        const TensorParallel& tensor = {});
 
   struct Stash {

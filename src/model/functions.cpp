@@ -1,5 +1,6 @@
 #include "model/functions.h"
 
+#include "cuda/functions.h"
 #include "model/rms_norm.h"
 
 namespace sluice {
@@ -9,6 +10,11 @@ namespace {
 // bf16 ones would lose digits that fp32 ones keep. (On a GPU they are fp32 always.)
 at::Tensor norm_scale(const at::Tensor& weight) {
   return weight.is_cpu() ? weight.to(at::kFloat) : weight;
+}
+
+cuda::Activation on_gpu(ModelFamily family) {
+  if (family == ModelFamily::llama) return cuda::Activation::swiglu;
+  return family == ModelFamily::bert ? cuda::Activation::gelu_erf : cuda::Activation::gelu_tanh;
 }
 
 const char* gelu_kind(ModelFamily family) { return family == ModelFamily::bert ? "none" : "tanh"; }
@@ -21,11 +27,11 @@ Linear make_linear(std::vector<Parameter>& parameters, const LinearOptions& opti
     rows += part.shard.shape()[0];
   const std::int64_t columns = options.parts[0].shard.shape()[1];
   Linear linear;
-  linear.weight = at::empty({rows, columns}, options.dtype);
-  linear.d_weight = at::zeros({rows, columns}, at::kFloat);
+  linear.weight = at::empty({rows, columns}, options.kind.values());
+  linear.d_weight = at::zeros({rows, columns}, options.kind.gradients());
   if (!options.parts[0].bias.whole.empty()) {
-    linear.bias = at::zeros({rows}, options.dtype);
-    linear.d_bias = at::zeros({rows}, at::kFloat);
+    linear.bias = at::zeros({rows}, options.kind.values());
+    linear.d_bias = at::zeros({rows}, options.kind.gradients());
   }
   std::int64_t begin = 0;
   for (const LinearPart& part : options.parts) {
@@ -51,29 +57,40 @@ at::Tensor linear(const at::Tensor& x, const Linear& linear) {
 at::Tensor linear_input_grad(const at::Tensor& dy, const at::Tensor& w) { return at::mm(dy, w); }
 
 void linear_weight_grad(const at::Tensor& dy, const at::Tensor& x, Linear& linear) {
-  if (dy.scalar_type() == at::kFloat)
+  at::Tensor& d_weight = linear.d_weight;
+  if (dy.is_cuda() && dy.scalar_type() != d_weight.scalar_type())
+    // The product of narrow types adds into the wide gradient by itself.
+    at::addmm_out(d_weight, d_weight, dy.t(), x, d_weight.scalar_type());
+  else if (dy.is_cuda())
+    d_weight.addmm_(dy.t(), x);
+  else if (dy.scalar_type() == at::kFloat)
     linear.d_weight.addmm_(dy.t(), x);
   else
     linear.d_weight.addmm_(dy.to(at::kFloat).t(), x.to(at::kFloat));
   if (linear.d_bias.defined()) linear.d_bias.add_(dy.sum(0, false, at::kFloat));
 }
 
-Norm make_norm(const ModelShape& shape, at::ScalarType dtype, const std::string& name,
+Norm make_norm(const ModelShape& shape, const TensorKind& kind, const std::string& name,
                const Shard& shard, std::vector<Parameter>& parameters) {
   Norm norm;
   norm.epsilon = shape.norm_epsilon;
-  norm.weight = at::ones({shape.dim}, dtype);
-  norm.d_weight = at::zeros({shape.dim}, at::kFloat);
+  norm.weight = at::ones({shape.dim}, kind.values());
+  norm.d_weight = at::zeros({shape.dim}, kind.gradients());
   parameters.push_back({name + ".weight", norm.weight, norm.d_weight, false, shard});
   if (shape.has_biases()) {
-    norm.bias = at::zeros({shape.dim}, dtype);
-    norm.d_bias = at::zeros({shape.dim}, at::kFloat);
+    norm.bias = at::zeros({shape.dim}, kind.values());
+    norm.d_bias = at::zeros({shape.dim}, kind.gradients());
     parameters.push_back({name + ".bias", norm.bias, norm.d_bias, false, shard});
   }
   return norm;
 }
 
 at::Tensor norm(const Norm& norm, const at::Tensor& x, NormStatistics& statistics) {
+  if (x.is_cuda()) {
+    cuda::NormResult result = cuda::norm(x, norm.weight, norm.bias, norm.epsilon);
+    statistics = {result.mean, result.rstd};
+    return result.y;
+  }
   if (norm.bias.defined()) {
     auto [y, mean, rstd] = at::native_layer_norm(x, {x.size(-1)}, norm_scale(norm.weight),
                                                  norm_scale(norm.bias), norm.epsilon);
@@ -87,8 +104,29 @@ at::Tensor norm(const Norm& norm, const at::Tensor& x, NormStatistics& statistic
   return (wide * statistics.rstd).to(x.scalar_type()).mul_(norm.weight);
 }
 
+at::Tensor add_norm(const Norm& norm, const at::Tensor& x, const at::Tensor& addend,
+                    at::Tensor& sum, NormStatistics& statistics) {
+  if (!x.is_cuda()) {
+    sum = x + addend;
+    return sluice::norm(norm, sum, statistics);
+  }
+  cuda::NormResult result = cuda::add_norm(x, addend, norm.weight, norm.bias, norm.epsilon, sum);
+  statistics = {result.mean, result.rstd};
+  return result.y;
+}
+
 NormGradients norm_backward(const Norm& norm, const at::Tensor& dy, const at::Tensor& x,
-                            const NormStatistics& statistics) {
+                            const NormStatistics& statistics, const at::Tensor& addend) {
+  if (x.is_cuda()) {
+    const cuda::NormGradient gradient =
+        cuda::norm_backward(dy, x, norm.weight, statistics.mean, statistics.rstd, addend);
+    return {gradient.dx, gradient.d_weight, gradient.d_bias};
+  }
+  if (addend.defined()) {
+    NormGradients gradients = norm_backward(norm, dy, x, statistics);
+    gradients.input = addend + gradients.input;
+    return gradients;
+  }
   if (norm.bias.defined()) {
     auto [dx, dw, db] = at::native_layer_norm_backward(dy, x, {x.size(-1)}, statistics.mean,
                                                        statistics.rstd, norm_scale(norm.weight),
@@ -115,12 +153,14 @@ void norm_weight_grad(const NormGradients& gradients, Norm& norm) {
 }
 
 at::Tensor activation(ModelFamily family, const at::Tensor& u) {
+  if (u.is_cuda()) return cuda::activation(on_gpu(family), u);
   if (family != ModelFamily::llama) return at::gelu(u, gelu_kind(family));
   const auto halves = u.chunk(2, -1);
   return at::silu(halves[0]).mul_(halves[1]);
 }
 
 at::Tensor activation_backward(ModelFamily family, const at::Tensor& da, const at::Tensor& u) {
+  if (u.is_cuda()) return cuda::activation_backward(on_gpu(family), da, u);
   if (family != ModelFamily::llama) return at::gelu_backward(da, u, gelu_kind(family));
   const auto halves = u.chunk(2, -1);
   at::Tensor out = at::empty(u.sizes(), u.options());
@@ -131,12 +171,14 @@ at::Tensor activation_backward(ModelFamily family, const at::Tensor& da, const a
   return out;
 }
 
-Rotation rotation(const at::Tensor& positions, const ModelShape& shape, at::ScalarType dtype) {
+Rotation rotation(const at::Tensor& positions, const ModelShape& shape, const TensorKind& kind) {
   const std::int64_t half = shape.head_dim() / 2;
   const at::Tensor frequency = at::pow(
       shape.rope_theta, at::arange(half, at::kFloat).mul_(-1.0 / static_cast<double>(half)));
   const at::Tensor angle = (positions.to(at::kFloat).unsqueeze(-1) * frequency).unsqueeze(1);
-  return {angle.cos().to(dtype), angle.sin().to(dtype)};
+  // Angles are made on the CPU, so that both have the same.
+  const at::ScalarType dtype = kind.on_gpu() ? at::kFloat : kind.dtype;
+  return {angle.cos().to(kind.device, dtype), angle.sin().to(kind.device, dtype)};
 }
 
 at::Tensor rotate(const at::Tensor& x, const Rotation& rotation, bool inverse) {

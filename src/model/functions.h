@@ -14,10 +14,10 @@
 namespace sluice {
 
 struct Linear {
-  at::Tensor weight;      // (out, in)
-  at::Tensor bias;        // (out), or undefined
-  at::Tensor d_weight;    // fp32
-  at::Tensor d_bias;      // fp32, likewise
+  at::Tensor weight;  // (out, in)
+  at::Tensor bias;    // (out), or undefined
+  at::Tensor d_weight;
+  at::Tensor d_bias;      // likewise
   bool adds_bias = true;  // of the ranks that add up a product, one does
 };
 // Rows of a product's weight that are a parameter of their own.
@@ -31,7 +31,7 @@ struct LinearOptions {
   double deviation = 0;           // of the weight's first values, drawn by (seed, name)
   std::uint64_t seed = 0;
   std::string drawn_as = {};  // another name to draw by; empty: its own
-  at::ScalarType dtype = at::kFloat;
+  TensorKind kind = {};
 };
 Linear make_linear(std::vector<Parameter>& parameters, const LinearOptions& options);
 
@@ -45,27 +45,31 @@ void linear_weight_grad(const at::Tensor& dy, const at::Tensor& x, Linear& linea
 // Layer norm, or RMS norm where there is no bias, over the last dimension.
 struct Norm {
   double epsilon = 1e-5;
-  at::Tensor weight;    // (dim)
-  at::Tensor bias;      // (dim); undefined for RMS norm
-  at::Tensor d_weight;  // fp32
-  at::Tensor d_bias;    // fp32, likewise
+  at::Tensor weight;  // (dim)
+  at::Tensor bias;    // (dim); undefined for RMS norm
+  at::Tensor d_weight;
+  at::Tensor d_bias;  // likewise
 };
 // As the family has it, its weights ones and zeros, and its parameters `name`.weight and .bias
 // added, each a shard like `shard`.
-Norm make_norm(const ModelShape& shape, at::ScalarType dtype, const std::string& name,
+Norm make_norm(const ModelShape& shape, const TensorKind& kind, const std::string& name,
                const Shard& shard, std::vector<Parameter>& parameters);
 struct NormStatistics {
   at::Tensor mean;  // (T, 1), fp32; undefined for RMS norm
   at::Tensor rstd;  // (T, 1), fp32
 };
 at::Tensor norm(const Norm& norm, const at::Tensor& x, NormStatistics& statistics);
+// Of x + addend, which is left in `sum`.
+at::Tensor add_norm(const Norm& norm, const at::Tensor& x, const at::Tensor& addend,
+                    at::Tensor& sum, NormStatistics& statistics);
 struct NormGradients {
   at::Tensor input;   // (T, dim)
   at::Tensor weight;  // (dim), fp32
   at::Tensor bias;    // (dim), fp32; undefined for RMS norm
 };
+// Where an `addend` (T, dim) is given, the input's gradient has it added.
 NormGradients norm_backward(const Norm& norm, const at::Tensor& dy, const at::Tensor& x,
-                            const NormStatistics& statistics);
+                            const NormStatistics& statistics, const at::Tensor& addend = {});
 
 // Adds what norm_backward found to the norm's own gradients.
 void norm_weight_grad(const NormGradients& gradients, Norm& norm);
@@ -75,12 +79,13 @@ void norm_weight_grad(const NormGradients& gradients, Norm& norm);
 at::Tensor activation(ModelFamily family, const at::Tensor& u);
 at::Tensor activation_backward(ModelFamily family, const at::Tensor& da, const at::Tensor& u);
 
-// Angles of the rotary embedding: (B or 1, 1, n, head_dim / 2).
+// Angles of the rotary embedding: (B or 1, 1, n, head_dim / 2); fp32 on a GPU, which rotates in
+// fp32, else of the activations' type.
 struct Rotation {
   at::Tensor cosine, sine;
 };
 // By positions (B or 1, n).
-Rotation rotation(const at::Tensor& positions, const ModelShape& shape, at::ScalarType dtype);
+Rotation rotation(const at::Tensor& positions, const ModelShape& shape, const TensorKind& kind);
 // Rotates x (B, heads, n, head_dim), halves paired as in HF's rotate-half; `inverse` turns back,
 // which is also the gradient.
 at::Tensor rotate(const at::Tensor& x, const Rotation& rotation, bool inverse);

@@ -63,7 +63,7 @@ struct LayerOptions {
   ModelShape shape;
   std::int64_t layer = 0;  // its number in the model
   std::uint64_t seed = 0;
-  at::ScalarType dtype = at::kFloat;
+  TensorKind kind = {};
   TensorParallel tensor = {};
 };
 

@@ -12,6 +12,20 @@
 
 namespace sluice {
 
+// What the tensors of a model are made of, and where they are. A type alone means on the CPU.
+struct TensorKind {
+  at::ScalarType dtype = at::kFloat;           // of weights and activations
+  at::ScalarType gradient_dtype = at::kFloat;  // of the weights' gradients
+  at::Device device = at::kCPU;
+
+  TensorKind() = default;
+  TensorKind(at::ScalarType type) : dtype(type) {}
+  bool on_gpu() const { return device.is_cuda(); }
+  at::TensorOptions values() const { return at::TensorOptions(device).dtype(dtype); }
+  at::TensorOptions gradients() const { return at::TensorOptions(device).dtype(gradient_dtype); }
+  std::int64_t element_bytes() const { return static_cast<std::int64_t>(c10::elementSize(dtype)); }
+};
+
 // Which part of a whole weight a rank holds: a range along one dimension, all of the others.
 struct Shard {
   std::vector<std::int64_t> whole;  // shape

@@ -6,11 +6,11 @@ namespace sluice {
 
 Stage::Stage(const StageOptions& options) : options_(options) {
   if (options.embedding)
-    embedding_.emplace(options.shape, options.seed, options.dtype, options.tensor);
+    embedding_.emplace(options.shape, options.seed, options.kind, options.tensor);
   for (std::int64_t layer = options.first_layer; layer < options.end_layer; ++layer)
     layers_.push_back(
-        options.make_layer({options.shape, layer, options.seed, options.dtype, options.tensor}));
-  if (options.head) head_.emplace(options.shape, options.seed, options.dtype, options.tensor);
+        options.make_layer({options.shape, layer, options.seed, options.kind, options.tensor}));
+  if (options.head) head_.emplace(options.shape, options.seed, options.kind, options.tensor);
 }
 
 void Stage::begin_step(SliceBounds bounds, double loss_scale) {
@@ -42,7 +42,7 @@ SliceContext Stage::context_of(const Microbatch& data, std::size_t slice) {
   context.level = options_.level;
   if (options_.shape.family == ModelFamily::llama) {
     const auto rotation_by = [&](const at::Tensor& positions) {
-      return rotation(positions, options_.shape, options_.dtype);
+      return rotation(positions, options_.shape, options_.kind);
     };
     Rotation& shared = rotations_[slice];
     if (!data.documents.single())

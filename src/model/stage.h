@@ -31,7 +31,7 @@ struct StageOptions {
   bool head = false;
   RecomputeLevel level = RecomputeLevel::none;
   std::uint64_t seed = 0;
-  at::ScalarType dtype = at::kFloat;
+  TensorKind kind = {};
   LayerFactory make_layer = make_block;
   TensorParallel tensor = {};
 };

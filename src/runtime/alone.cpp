@@ -12,7 +12,7 @@ Alone::Alone(const Communicator& world, const TrainerOptions& options, int num_m
       source_(at::randn({options.global_batch_size / num_microbatches * options.sequence_length *
                          options.shape.dim})
                   .mul_(0.1)
-                  .to(options.dtype)) {}
+                  .to(options.kind.dtype)) {}
 
 Request Alone::post_send(Lane, int, std::span<const std::byte>, std::string_view) {
   return Request();

@@ -17,8 +17,8 @@ Executor::Executor(const Schedule& lowered, std::map<int, Stage*> stages, Commun
 }
 
 ExecutedStep Executor::run(const DataSource& data, const SliceBounds& bounds, std::int64_t dim,
-                           at::ScalarType dtype, std::chrono::steady_clock::time_point origin) {
-  start(data, bounds, dim, dtype, origin);
+                           const TensorKind& kind, std::chrono::steady_clock::time_point origin) {
+  start(data, bounds, dim, kind, origin);
   return finish();
 }
 
@@ -31,10 +31,10 @@ const Program& Executor::program() const {
 }
 
 void Executor::start(const DataSource& data, const SliceBounds& bounds, std::int64_t dim,
-                     at::ScalarType dtype, std::chrono::steady_clock::time_point origin) {
+                     const TensorKind& kind, std::chrono::steady_clock::time_point origin) {
   bounds_ = bounds;
   dim_ = dim;
-  dtype_ = dtype;
+  kind_ = kind;
   data_ = data;
   origin_ = origin;
   peak_buffer_bytes_ = 0;
@@ -178,7 +178,7 @@ void Executor::post_receive(const Op& op) {
   const std::int64_t tokens = data_(op.microbatch).tokens.size(0) * (bounds_[c + 1] - bounds_[c]);
   const bool share = scatters() || boundary_.divided;
   const std::int64_t rows = share ? boundary_.tensor->own_rows(tokens).count() : tokens;
-  Arriving message{at::empty({rows, dim_}, dtype_), {}, tokens};
+  Arriving message{at::empty({rows, dim_}, kind_.values()), {}, tokens};
   message.request = pipeline_.recv(schedule_.placement.device_of(op.pipe, partner_stage(op)),
                                    tensor_bytes(message.tensor), schedule_.text(op));
   arriving_.emplace(Key{op.kind == OpKind::RecvB, op.stage, op.microbatch, op.slice},

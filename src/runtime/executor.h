@@ -54,13 +54,13 @@ class Executor {
   // every forward. Throws UserError, CommError or InternalError: on the first line the cause and
   // the op, then the grid around it. Times count from `origin`.
   ExecutedStep run(const DataSource& data, const SliceBounds& bounds, std::int64_t dim,
-                   at::ScalarType dtype, std::chrono::steady_clock::time_point origin);
+                   const TensorKind& kind, std::chrono::steady_clock::time_point origin);
 
   // The same in parts. start() makes ready, run_to() runs the ops before `limit` that were not yet
   // run, finish() the rest. drop() forgets all since start(): REQUIRES that all ranks do, at limits
   // between which no message is under way.
   void start(const DataSource& data, const SliceBounds& bounds, std::int64_t dim,
-             at::ScalarType dtype, std::chrono::steady_clock::time_point origin);
+             const TensorKind& kind, std::chrono::steady_clock::time_point origin);
   void run_to(std::size_t limit);
   ExecutedStep finish();
   void drop();
@@ -109,7 +109,7 @@ class Executor {
   const bool evaluate_;
   SliceBounds bounds_;
   std::int64_t dim_ = 0;
-  at::ScalarType dtype_ = at::kFloat;
+  TensorKind kind_;
   std::map<Key, at::Tensor> here_;     // made on this device, for an op of this device
   std::map<Key, at::Tensor> leaving_;  // made here, to be sent
   std::map<Key, Arriving> arriving_;

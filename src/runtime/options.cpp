@@ -34,7 +34,7 @@ TrainerOptions trainer_options(const Config& config, const Schedule& schedule) {
   else
     options.layers_per_stage = even_layers(config.model.layers, schedule.num_stages());
   options.level = recompute_level(config);
-  options.dtype = model_dtype(config);
+  options.kind = model_dtype(config);
   options.seed = static_cast<std::uint64_t>(config.debug.seed);
   options.global_batch_size = config.training.global_batch_size;
   options.sequence_length = config.training.sequence_length;
@@ -63,7 +63,7 @@ StagedModel staged_model(const TrainerOptions& options, const Schedule& schedule
   return {.shape = options.shape,
           .layers_per_stage = options.layers_per_stage,
           .level = options.level,
-          .element_bytes = static_cast<std::int64_t>(c10::elementSize(options.dtype)),
+          .element_bytes = options.kind.element_bytes(),
           .sequences = options.global_batch_size / options.mesh.data() / schedule.num_microbatches,
           .sequence_length = options.sequence_length,
           .tensor = options.mesh.tensor,

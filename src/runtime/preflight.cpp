@@ -14,7 +14,7 @@ namespace {
 
 // Weights and optimizer states of the whole model.
 std::vector<TensorSpec> saved_tensors(const TrainerOptions& options) {
-  const bool narrow = options.dtype != at::kFloat;
+  const bool narrow = options.kind.dtype != at::kFloat;
   std::vector<TensorSpec> out;
   for (const ParameterShape& parameter :
        stage_parameters(options.shape, {0, options.shape.layers, true, true})) {

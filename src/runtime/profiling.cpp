@@ -139,7 +139,7 @@ class Player {
     }
     return executor
         .run([this](int) -> const Microbatch& { return batch_; }, bounds_, options_.shape.dim,
-             options_.dtype, Clock::now())
+             options_.kind, Clock::now())
         .timeline;
   }
 

@@ -58,7 +58,7 @@ std::map<int, std::unique_ptr<Stage>> make_stages(const TrainerOptions& options,
     own.head = stage == num_stages - 1;
     own.level = options.level;
     own.seed = options.seed;
-    own.dtype = options.dtype;
+    own.kind = options.kind;
     own.make_layer = options.make_layer;
     own.tensor = tensor;
     stages[stage] = std::make_unique<Stage>(own);
@@ -171,7 +171,7 @@ double Trainer::evaluate(const Dataset& held_out, std::int64_t num_batches) {
   for (std::int64_t number = 0; number < num_batches; ++number) {
     begin(load(held_out, number), 1);
     guarded([&] {
-      return evaluator_->run(batch_source(), bounds_, options_.shape.dim, options_.dtype,
+      return evaluator_->run(batch_source(), bounds_, options_.shape.dim, options_.kind,
                              std::chrono::steady_clock::now());
     });
     loss += local_loss();
@@ -224,7 +224,7 @@ std::optional<StepResult> Trainer::advance(std::int64_t number, const std::funct
 // is settled, and once more if the update had taken it for another.
 ExecutedStep Trainer::execute(double scale, std::optional<StepResult>& before) {
   const auto start = [&] {
-    executor_->start(batch_source(), bounds_, options_.shape.dim, options_.dtype, origin_);
+    executor_->start(batch_source(), bounds_, options_.shape.dim, options_.kind, origin_);
   };
   start();
   if (open_) {

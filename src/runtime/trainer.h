@@ -29,7 +29,7 @@ struct TrainerOptions {
   ModelShape shape;
   std::vector<std::int64_t> layers_per_stage;  // sums to shape.layers
   RecomputeLevel level = RecomputeLevel::none;
-  at::ScalarType dtype = at::kFloat;
+  TensorKind kind = {};
   std::uint64_t seed = 0;
   // Sequences; a multiple of the number of microbatches of all data ranks.
   std::int64_t global_batch_size = 0;

@@ -124,7 +124,7 @@ Trained train(const Case& c) {
   options.shape = small_shape(8);
   options.layers_per_stage = even_layers(8, validation.lowered.num_stages());
   options.level = c.level;
-  options.dtype = c.dtype;
+  options.kind = c.dtype;
   options.seed = 11;
   options.global_batch_size = 16;
   options.sequence_length = kLength;

@@ -69,7 +69,7 @@ Outcome run_step(const ModelShape& shape, const std::vector<Microbatch>& batches
                      .head = stages.size() + 1 == options.layers_per_stage.size(),
                      .level = options.level,
                      .seed = 7,
-                     .dtype = options.dtype}));
+                     .kind = options.dtype}));
     layer += layers;
     stages.back()->begin_step(options.bounds, options.scale);
   }

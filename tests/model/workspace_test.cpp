@@ -74,7 +74,7 @@ OpWorkspace measure(const Case& c) {
                .head = c.layers.head,
                .level = c.level,
                .seed = 1,
-               .dtype = c.dtype});
+               .kind = c.dtype});
   SliceBounds bounds;
   for (std::int64_t slice = 0; slice <= c.slices; ++slice)
     bounds.push_back(kLength * slice / c.slices);

@@ -108,7 +108,7 @@ Ended train_until_poisoned(const MeshCase& where, const ModelShape& shape, bool 
   TrainerOptions options;
   options.shape = shape;
   options.layers_per_stage = even_layers(shape.layers, schedule.num_stages());
-  options.dtype = where.c.dtype;
+  options.kind = where.c.dtype;
   options.seed = 11;
   options.global_batch_size = 16;
   options.sequence_length = 16;

@@ -57,7 +57,7 @@ StagedModel staged(const TrainerOptions& options) {
   return {.shape = options.shape,
           .layers_per_stage = options.layers_per_stage,
           .level = options.level,
-          .element_bytes = static_cast<std::int64_t>(c10::elementSize(options.dtype)),
+          .element_bytes = options.kind.element_bytes(),
           .sequences = kSequences,
           .sequence_length = kLength};
 }
@@ -168,7 +168,7 @@ TEST(RunMemory, WeightsGradientsAndStatesAreThePredicted) {
         for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::sgd}) {
           const Schedule schedule = lowered_schedule(c);
           TrainerOptions options = options_for(schedule, family);
-          options.dtype = dtype;
+          options.kind = dtype;
           options.optimizer.kind = kind;
           options.shape.tied_embeddings = family != ModelFamily::llama;
           on_ranks(schedule, options, [&](int rank, Trainer& trainer) {

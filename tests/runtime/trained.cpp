@@ -75,7 +75,7 @@ Trained train(const Case& c, const ModelShape& shape, const TrainOptions& run) {
   options.shape = shape;
   options.layers_per_stage =
       c.layers.empty() ? even_layers(shape.layers, schedule.num_stages()) : c.layers;
-  options.dtype = c.dtype;
+  options.kind = c.dtype;
   options.level = run.level;
   options.seed = 11;
   options.global_batch_size = run.global_batch_size;
