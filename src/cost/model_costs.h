@@ -23,6 +23,8 @@ struct StagedModel {
   bool scatter = false;         // they divide what is sent to the next stage
   std::int64_t shard = 1;       // ranks that divide the optimizer's states
   std::int64_t replicate = 1;   // copies of these
+  bool gpu = false;
+  bool head_in_forward = false;  // as in StashQuery
 
   StageLayers layers_of(int stage) const;
 };

@@ -65,8 +65,11 @@ StashBytes head_stash(const StashQuery& q) {
   // with the norm's weights', since the loss is at hand. I hands the input's gradient on.
   // An encoder's head has a dense layer before the norm: its input and output gradient stay for W.
   const std::int64_t hidden = s.dim * q.element_bytes;
+  // Where F has done the output's W already, nothing of it is kept.
+  const std::int64_t output =
+      q.head_in_forward ? 0 : q.own_tokens() * hidden + q.tokens * (kFloat + 8);
   const std::int64_t kept =
-      q.own_tokens() * (s.encoder() ? 3 : 1) * hidden + q.tokens * (kFloat + 8) + norm_gradients(s);
+      output + (s.encoder() ? 2 : 0) * q.own_tokens() * hidden + norm_gradients(s);
   StashBytes bytes;
   bytes.after_f = kept + q.own_tokens() * hidden;
   bytes.after_i = kept;

@@ -16,6 +16,8 @@ struct StashQuery {
   bool sliced = false;             // more than one slice: keys and values must stay for later ones
   std::int64_t tensor = 1;         // ranks that share a layer; what one of them keeps
   bool sequence_norms = false;     // they divide the tokens between the products
+  bool gpu = false;
+  bool head_in_forward = false;  // F adds to the gradients of the head's output projection at once
 
   // Tokens that a rank has between the products. REQUIRES: they divide.
   std::int64_t own_tokens() const { return sequence_norms ? tokens / tensor : tokens; }

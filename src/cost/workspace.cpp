@@ -6,7 +6,6 @@ namespace sluice {
 namespace {
 
 constexpr std::int64_t kFloat = 4;
-constexpr std::int64_t kHeadChunk = 256;  // tokens whose logits the head holds at a time
 
 // Inside the backward of a norm, per token and with its result: RMS norm's of narrow types is made
 // of fp32 steps.
@@ -16,6 +15,12 @@ std::int64_t norm_backward(const ModelShape& shape, std::int64_t element_bytes) 
 }
 
 }  // namespace
+
+std::int64_t head_chunk(std::int64_t words, bool gpu) {
+  constexpr std::int64_t kLeast = 256;
+  constexpr std::int64_t kLogits = std::int64_t{1} << 28;  // enough to keep a GPU busy
+  return gpu ? std::max(kLeast, kLogits / words / kLeast * kLeast) : kLeast;
+}
 
 OpWorkspace block_workspace(const StashQuery& q) {
   const ModelShape& s = q.shape;
@@ -80,8 +85,8 @@ OpWorkspace head_workspace(const StashQuery& q) {
   const ModelShape& s = q.shape;
   const std::int64_t e = q.element_bytes;
   const bool narrow = e < kFloat;
-  const std::int64_t chunk = std::min(q.tokens, kHeadChunk);
   const std::int64_t words = s.vocab_size / q.tensor;
+  const std::int64_t chunk = std::min(q.tokens, head_chunk(words, q.gpu));
   const std::int64_t logits = 2 * chunk * words * kFloat;  // with their gradient
   const std::int64_t wide = narrow ? chunk * s.dim * kFloat : 0;
   const std::int64_t product = logits + (narrow ? chunk * words * e : 0) + chunk * s.dim * e + wide;

@@ -11,6 +11,12 @@
 
 namespace sluice {
 
+// Tokens whose logits the head holds at a time, of so many words each.
+std::int64_t head_chunk(std::int64_t words, bool gpu);
+// Tokens whose MLP a block on a GPU computes at a time, where it computes that again in the
+// backward.
+inline constexpr std::int64_t kMlpChunk = 16384;
+
 // Of a block with the stash query's tokens.
 struct OpWorkspace {
   std::int64_t f = 0, i = 0, w = 0;

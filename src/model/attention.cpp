@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "cuda/attention.h"
+#include "model/attention_cuda.h"
 
 namespace sluice {
 namespace {
@@ -91,27 +93,50 @@ void add_key_gradient(at::Tensor& total, const at::Tensor& gradient, std::int64_
         .add_(part);
 }
 
+// One call. Keys and values have as many heads as queries.
+AttentionOutput call(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal) {
+  if (q.is_cuda()) {
+    const cuda::AttentionResult result = cuda::attention({q, k, v, causal});
+    return {result.out, result.lse};
+  }
+  auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal);
+  return {out, lse};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> call_backward(
+    const at::Tensor& d_out, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+    const AttentionOutput& output, bool causal) {
+  if (q.is_cuda())
+    return cuda::attention_backward(d_out, {q, k, v, causal}, {output.out, output.lse});
+  return at::_scaled_dot_product_flash_attention_for_cpu_backward(d_out, q, k, v, output.out,
+                                                                  output.lse, 0.0, causal);
+}
+
+// Whether a GPU takes all of it in a few calls; packed documents it does in half precision only.
+bool in_few_calls(const AttentionInput& input, const Documents& documents) {
+  return input.q.is_cuda() && (documents.single() || documents.packed);
+}
+
 }  // namespace
 
 AttentionOutput attention(const AttentionInput& input, const Documents& documents,
                           const SliceBounds& bounds) {
+  if (in_few_calls(input, documents)) return attention_cuda(input, documents, bounds);
   const at::Tensor& q = input.q;
   const std::vector<Piece> pieces = pieces_of(input, documents, bounds);
   if (pieces.size() == 1) {  // of all rows; where a document starts with the slice, of a later part
     const Piece& piece = pieces[0];
-    auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
-        q, keys_of(input.keys[piece.part], piece, q.size(1)),
-        keys_of(input.values[piece.part], piece, q.size(1)), 0.0, piece.causal);
-    return {out, lse};
+    return call(q, keys_of(input.keys[piece.part], piece, q.size(1)),
+                keys_of(input.values[piece.part], piece, q.size(1)), piece.causal);
   }
   AttentionOutput total;
   total.out = at::zeros(q.sizes(), q.options().dtype(at::kFloat));
   total.lse = at::full({q.size(0), q.size(1), q.size(2)}, -std::numeric_limits<float>::infinity(),
-                       at::kFloat);
+                       q.options().dtype(at::kFloat));
   for (const Piece& piece : pieces) {
-    const auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
-        rows(q, piece).contiguous(), keys_of(input.keys[piece.part], piece, q.size(1)),
-        keys_of(input.values[piece.part], piece, q.size(1)), 0.0, piece.causal);
+    const auto [out, lse] =
+        call(rows(q, piece).contiguous(), keys_of(input.keys[piece.part], piece, q.size(1)),
+             keys_of(input.values[piece.part], piece, q.size(1)), piece.causal);
     at::Tensor out_so_far = rows(total.out, piece), lse_so_far = rows(total.lse, piece);
     const at::Tensor merged = at::logaddexp(lse_so_far, lse);
     out_so_far.mul_((lse_so_far - merged).exp_().unsqueeze(-1));
@@ -126,16 +151,19 @@ at::Tensor attention_backward(const at::Tensor& d_out, const AttentionInput& inp
                               const AttentionOutput& output, const Documents& documents,
                               const SliceBounds& bounds, std::vector<at::Tensor>& key_gradients,
                               std::vector<at::Tensor>& value_gradients) {
+  if (in_few_calls(input, documents))
+    return attention_backward_cuda(d_out, input, output, documents, bounds, key_gradients,
+                                   value_gradients);
   const at::Tensor& q = input.q;
   const std::vector<Piece> pieces = pieces_of(input, documents, bounds);
   const std::int64_t kv_heads = input.keys[0].size(1);
   const bool whole = pieces.size() == 1;
   at::Tensor dq = whole ? at::Tensor() : at::zeros(q.sizes(), q.options().dtype(at::kFloat));
   for (const Piece& piece : pieces) {
-    const auto [dq_part, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+    const auto [dq_part, dk, dv] = call_backward(
         rows(d_out, piece), rows(q, piece), keys_of(input.keys[piece.part], piece, q.size(1)),
-        keys_of(input.values[piece.part], piece, q.size(1)), rows(output.out, piece),
-        rows(output.lse, piece), 0.0, piece.causal);
+        keys_of(input.values[piece.part], piece, q.size(1)),
+        {rows(output.out, piece), rows(output.lse, piece)}, piece.causal);
     if (whole)
       dq = dq_part;
     else

@@ -4,15 +4,22 @@
 
 #include "base/error.h"
 #include "cost/stash.h"
+#include "cost/workspace.h"
+#include "cuda/functions.h"
 
 namespace sluice {
 namespace {
 
-// (T, heads * head_dim) -> (B, heads, n, head_dim) and back.
+// (T, heads * head_dim) -> (B, heads, n, head_dim) and back. On a GPU both are views.
 at::Tensor split_heads(const at::Tensor& x, const SliceContext& c, std::int64_t heads) {
-  return x.view({c.num_sequences, c.length(), heads, x.size(1) / heads})
-      .transpose(1, 2)
-      .contiguous();
+  const at::Tensor split =
+      x.unflatten(1, {heads, x.size(1) / heads}).unflatten(0, {c.num_sequences, c.length()});
+  return x.is_cuda() ? split.transpose(1, 2) : split.transpose(1, 2).contiguous();
+}
+// The same values without the larger tensor that they may be a part of.
+at::Tensor alone(const at::Tensor& x) {
+  const bool part = x.storage().nbytes() > x.nbytes();
+  return part ? x.transpose(1, 2).contiguous().transpose(1, 2) : x;
 }
 at::Tensor join_heads(const at::Tensor& x) {
   return x.transpose(1, 2).reshape({x.size(0) * x.size(2), x.size(1) * x.size(3)});
@@ -129,11 +136,15 @@ AttentionInput Block::attention_input(const BlockState& state, std::size_t slice
 
 // q, k, v; and, where the output is not at hand, attention.
 void Block::attend(BlockStash& stash, BlockState& state, const SliceContext& context) const {
-  const at::Tensor qkv = linear(gathered(qkv_input(stash), context), qkv_);
+  at::Tensor qkv = linear(gathered(qkv_input(stash), context), qkv_);
+  const bool rotates = shape_.family == ModelFamily::llama;
+  if (rotates && qkv.is_cuda())  // all of them where they are
+    cuda::rotate(qkv, local_.heads + local_.kv_heads, local_.head_dim,
+                 context.rotation.cosine.flatten(0, 2), context.rotation.sine.flatten(0, 2));
   const auto parts = qkv.split_with_sizes({local_.q_dim(), local_.kv_dim(), local_.kv_dim()}, 1);
   const auto heads_of = [&](const at::Tensor& part, std::int64_t heads, bool rotated) {
     const at::Tensor x = split_heads(part, context, heads);
-    return rotated && shape_.family == ModelFamily::llama ? rotate(x, context.rotation, false) : x;
+    return rotated && rotates && !x.is_cuda() ? rotate(x, context.rotation, false) : x;
   };
   stash.q = heads_of(parts[0], local_.heads, true);
   if (!stash.k.defined()) {
@@ -158,8 +169,14 @@ at::Tensor Block::forward(const at::Tensor& x, LayerState& opened, const SliceCo
   BlockStash& stash = state.slices[context.slice];
   stash.x = x;
   restore(stash, state, context);
-  const at::Tensor y = shape_.encoder() ? norm(norm2_, stash.z, stash.s2)
-                                        : stash.x2 + begin_sum(linear(stash.a, down_)).finish();
+  at::Tensor y;
+  if (mlp_in_chunks(stash, context)) {
+    y = mlp_by_chunks(stash);
+  } else {
+    restore_mlp(stash, context);
+    y = shape_.encoder() ? norm(norm2_, stash.z, stash.s2)
+                         : stash.x2 + begin_sum(linear(stash.a, down_)).finish();
+  }
   drop(stash, context);
   const std::int64_t expected = block_stash(stash_query(shape_, context, x, tensor_)).after_f;
   SLUICE_CHECK(stash.bytes() == expected, "layer {} keeps {} bytes after F, predicted {}", layer_,
@@ -172,8 +189,8 @@ at::Tensor Block::evaluate(const at::Tensor& x, LayerState& opened, const SliceC
   BlockStash& stash = static_cast<BlockState&>(opened).slices[context.slice];
   BlockStash kept;
   if (context.num_slices() > 1) {
-    kept.k = stash.k;
-    kept.v = stash.v;
+    kept.k = alone(stash.k);
+    kept.v = alone(stash.v);
   }
   stash = std::move(kept);
   return y;
@@ -185,13 +202,53 @@ void Block::restore(BlockStash& stash, BlockState& state, const SliceContext& co
   const bool encoder = shape_.encoder();
   if (!encoder && !stash.n1.defined()) stash.n1 = norm(norm1_, stash.x, stash.s1);
   if (!attended) attend(stash, state, context);
-  if (!stash.x2.defined()) stash.x2 = stash.x + begin_sum(linear(stash.o, out_)).finish();
-  if (encoder && !stash.n1.defined()) stash.n1 = norm(norm1_, stash.x2, stash.s1);
-  if (!encoder && !stash.n2.defined()) stash.n2 = norm(norm2_, stash.x2, stash.s2);
+  const Norm& next = encoder ? norm1_ : norm2_;
+  at::Tensor& normed = encoder ? stash.n1 : stash.n2;
+  NormStatistics& statistics = encoder ? stash.s1 : stash.s2;
+  if (!stash.x2.defined())
+    normed =
+        add_norm(next, stash.x, begin_sum(linear(stash.o, out_)).finish(), stash.x2, statistics);
+  else if (!normed.defined())
+    normed = norm(next, stash.x2, statistics);
+}
+
+void Block::restore_mlp(BlockStash& stash, const SliceContext& context) const {
   if (!stash.u.defined()) stash.u = linear(gathered(up_input(stash), context), up_);
   if (!stash.a.defined()) stash.a = activation(shape_.family, stash.u);
-  if (encoder && !stash.z.defined())
+  if (shape_.encoder() && !stash.z.defined())
     stash.z = stash.n1 + begin_sum(linear(stash.a, down_)).finish();
+}
+
+bool Block::mlp_in_chunks(const BlockStash& stash, const SliceContext& context) const {
+  return stash.x.is_cuda() && !shape_.encoder() && tensor_.size() == 1 &&
+         context.level >= RecomputeLevel::mlp && context.num_tokens() > kMlpChunk;
+}
+
+at::Tensor Block::mlp_by_chunks(const BlockStash& stash) const {
+  at::Tensor y = at::empty_like(stash.x2);
+  for (std::int64_t begin = 0; begin < y.size(0); begin += kMlpChunk) {
+    const std::int64_t end = std::min(begin + kMlpChunk, y.size(0));
+    const at::Tensor u = linear(stash.n2.slice(0, begin, end), up_);
+    at::Tensor into = y.slice(0, begin, end);
+    at::add_out(into, stash.x2.slice(0, begin, end), linear(activation(shape_.family, u), down_));
+  }
+  return y;
+}
+
+at::Tensor Block::mlp_backward_by_chunks(const BlockStash& stash, const at::Tensor& dy) {
+  at::Tensor d_n2 = at::empty_like(stash.n2);
+  for (std::int64_t begin = 0; begin < dy.size(0); begin += kMlpChunk) {
+    const std::int64_t end = std::min(begin + kMlpChunk, dy.size(0));
+    const at::Tensor n2 = stash.n2.slice(0, begin, end), d_down = dy.slice(0, begin, end);
+    const at::Tensor u = linear(n2, up_);
+    linear_weight_grad(d_down, activation(shape_.family, u), down_);
+    const at::Tensor d_u =
+        activation_backward(shape_.family, linear_input_grad(d_down, down_.weight), u);
+    linear_weight_grad(d_u, n2, up_);
+    at::Tensor into = d_n2.slice(0, begin, end);
+    at::mm_out(into, d_u, up_.weight);
+  }
+  return d_n2;
 }
 
 // Lets go of what the recomputation level does not keep.
@@ -204,7 +261,8 @@ void Block::drop(BlockStash& stash, const SliceContext& context) const {
   if (level >= RecomputeLevel::mlp) stash.u = at::Tensor();
   if (level >= RecomputeLevel::all_but_attention) {
     stash.q = stash.x2 = stash.z = at::Tensor();
-    if (context.num_slices() == 1) stash.k = stash.v = at::Tensor();
+    stash.k = context.num_slices() == 1 ? at::Tensor() : alone(stash.k);
+    stash.v = context.num_slices() == 1 ? at::Tensor() : alone(stash.v);
   }
   if (level >= RecomputeLevel::full) stash.o = stash.lse = at::Tensor();
 }
@@ -219,8 +277,9 @@ at::Tensor Block::attention_grad(const at::Tensor& d_o, BlockState& state,
     // One document in one slice is one piece, whose gradients are the whole.
     const bool pieces = context.num_slices() > 1 || !context.documents.single();
     for (std::size_t j = 0; pieces && j <= context.slice; ++j) {
-      state.d_keys[j] = at::zeros(state.slices[j].k.sizes(), at::kFloat);
-      state.d_values[j] = at::zeros(state.slices[j].v.sizes(), at::kFloat);
+      const at::Tensor& k = state.slices[j].k;
+      state.d_keys[j] = at::zeros(k.sizes(), k.options().dtype(at::kFloat));
+      state.d_values[j] = at::zeros(k.sizes(), k.options().dtype(at::kFloat));
     }
   }
   const AttentionOutput output = {split_heads(stash.o, context, local_.heads), stash.lse};
@@ -231,6 +290,13 @@ at::Tensor Block::attention_grad(const at::Tensor& d_o, BlockState& state,
   const at::Tensor dv = state.d_values[context.slice].to(d_o.scalar_type());
   state.d_keys.resize(context.slice);
   state.d_values.resize(context.slice);
+  if (dq.is_cuda()) {
+    const auto table = [](const at::Tensor& angles) {
+      return angles.defined() ? angles.flatten(0, 2) : angles;
+    };
+    return cuda::join_heads(dq, dk, dv, table(context.rotation.cosine),
+                            table(context.rotation.sine));
+  }
   if (shape_.family == ModelFamily::llama) {
     dq = rotate(dq, context.rotation, true);
     dk = rotate(dk, context.rotation, true);
@@ -238,12 +304,10 @@ at::Tensor Block::attention_grad(const at::Tensor& d_o, BlockState& state,
   return at::cat({join_heads(dq), join_heads(dk), join_heads(dv)}, 1);
 }
 
-at::Tensor Block::propagate(const at::Tensor& dy, LayerState& opened, const SliceContext& context,
-                            bool fused) {
-  auto& state = static_cast<BlockState&>(opened);
-  BlockStash& stash = state.slices[context.slice];
-  restore(stash, state, context);
-
+// dy -> gradient of the up projection's input.
+at::Tensor Block::mlp_backward(BlockStash& stash, const at::Tensor& dy, const SliceContext& context,
+                               bool fused) {
+  restore_mlp(stash, context);
   const bool encoder = shape_.encoder();
   if (encoder) {
     if (!stash.s2.rstd.defined()) norm(norm2_, stash.z, stash.s2);
@@ -258,26 +322,45 @@ at::Tensor Block::propagate(const at::Tensor& dy, LayerState& opened, const Slic
   if (fused) {
     linear_weight_grad(d_down, stash.a, down_);
     linear_weight_grad(stash.d_u, input.finish(), up_);
+    // Nothing else needs these, and they are the largest.
+    stash.u = stash.a = stash.d_u = at::Tensor();
   }
-  const at::Tensor d_up_input = sum.finish();
+  return sum.finish();
+}
+
+at::Tensor Block::propagate(const at::Tensor& dy, LayerState& opened, const SliceContext& context,
+                            bool fused) {
+  auto& state = static_cast<BlockState&>(opened);
+  BlockStash& stash = state.slices[context.slice];
+  restore(stash, state, context);
+
+  const bool encoder = shape_.encoder();
+  const at::Tensor d_up_input = fused && mlp_in_chunks(stash, context)
+                                    ? mlp_backward_by_chunks(stash, dy)
+                                    : mlp_backward(stash, dy, context, fused);
   if (encoder) {
     stash.norm1 = norm_backward(norm1_, stash.d_down + d_up_input, stash.x2, stash.s1);
     stash.d_out = stash.norm1.input;
   } else {
-    stash.norm2 = norm_backward(norm2_, d_up_input, stash.x2, stash.s2);
-    stash.d_out = dy + stash.norm2.input;
+    stash.norm2 = norm_backward(norm2_, d_up_input, stash.x2, stash.s2, dy);
+    stash.d_out = stash.norm2.input;
   }
   const at::Tensor d_out = gathered(stash.d_out, context);
-  if (fused) input = begin_gather(qkv_input(stash), context);
+  PendingTensor input = fused ? begin_gather(qkv_input(stash), context) : PendingTensor();
   stash.d_qkv = attention_grad(linear_input_grad(d_out, out_.weight), state, context);
-  sum = begin_sum(linear_input_grad(stash.d_qkv, qkv_.weight));
+  PendingTensor sum = begin_sum(linear_input_grad(stash.d_qkv, qkv_.weight));
   if (fused) {
     linear_weight_grad(d_out, stash.o, out_);
     linear_weight_grad(stash.d_qkv, input.finish(), qkv_);
   }
   const at::Tensor d_qkv_input = sum.finish();
-  if (!encoder) stash.norm1 = norm_backward(norm1_, d_qkv_input, stash.x, stash.s1);
-  at::Tensor dx = stash.d_out + (encoder ? d_qkv_input : stash.norm1.input);
+  at::Tensor dx;
+  if (encoder) {
+    dx = stash.d_out + d_qkv_input;
+  } else {
+    stash.norm1 = norm_backward(norm1_, d_qkv_input, stash.x, stash.s1, stash.d_out);
+    dx = std::move(stash.norm1.input);
+  }
   if (fused) {
     norm_weight_grad(stash.norm1, norm1_);
     norm_weight_grad(stash.norm2, norm2_);

@@ -79,10 +79,19 @@ class Block final : public Layer {
   at::Tensor gathered(const at::Tensor& x, const SliceContext& context) const;
   PendingTensor begin_gather(const at::Tensor& x, const SliceContext& context) const;
   PendingTensor begin_sum(const at::Tensor& addend) const;
+  at::Tensor mlp_backward(BlockStash& stash, const at::Tensor& dy, const SliceContext& context,
+                          bool fused);
   // I, or with `fused` I and W.
   at::Tensor propagate(const at::Tensor& dy, LayerState& state, const SliceContext& context,
                        bool fused);
   void restore(BlockStash& stash, BlockState& state, const SliceContext& context) const;
+  void restore_mlp(BlockStash& stash, const SliceContext& context) const;
+  // Whether the MLP is computed for some tokens after the other, because nothing of it is kept and
+  // all of it at once would be much: x2 and n2 -> y, and, with the gradients of the weights, dy ->
+  // gradient of n2.
+  bool mlp_in_chunks(const BlockStash& stash, const SliceContext& context) const;
+  at::Tensor mlp_by_chunks(const BlockStash& stash) const;
+  at::Tensor mlp_backward_by_chunks(const BlockStash& stash, const at::Tensor& dy);
   void drop(BlockStash& stash, const SliceContext& context) const;
 
   ModelShape shape_;

@@ -2,12 +2,13 @@
 
 #include "base/error.h"
 #include "cost/stash.h"
+#include "cost/workspace.h"
+#include "cuda/functions.h"
 
 namespace sluice {
 namespace {
 
 constexpr double kDeviation = 0.02;
-constexpr std::int64_t kChunkTokens = 256;  // logits held at a time
 
 // d loss / d logits of a chunk: softmax minus the target, zero where there is no loss. `own` are
 // the targets among the words of these logits, -1 where they are elsewhere.
@@ -23,6 +24,12 @@ at::Tensor logits_gradient(const at::Tensor& logits, const at::Tensor& lse,
 // microbatch adds one number to each element, as it does everywhere: whoever adds up microbatches,
 // the result has the same bits.
 void add_rows(at::Tensor& gradient, const at::Tensor& rows, const at::Tensor& d_rows) {
+  if (gradient.is_cuda() && gradient.scalar_type() == at::kFloat)
+    return cuda::add_rows(gradient, rows, d_rows);
+  if (gradient.is_cuda()) {  // narrow: what one row is given is added up before it is rounded
+    gradient.add_(at::embedding_dense_backward(d_rows, rows, gradient.size(0), -1, false));
+    return;
+  }
   const auto [distinct, places, counts] = at::_unique2(rows, true, true);
   gradient.index_add_(0, distinct,
                       at::zeros({distinct.size(0), gradient.size(1)}, gradient.options())
@@ -101,8 +108,8 @@ void Embedding::input_grad(const at::Tensor& dy, Stash& stash, const SliceContex
 
 void Embedding::weight_grad(Stash& stash, const SliceContext& context) {
   const std::int64_t tokens = stash.tokens.size(0);
-  const at::Tensor dy =
-      tensor_.gather(stash.d_y, tokens, TrafficClass::embedding, "embedding").to(at::kFloat);
+  at::Tensor dy = tensor_.gather(stash.d_y, tokens, TrafficClass::embedding, "embedding");
+  if (!dy.is_cuda()) dy = dy.to(at::kFloat);
   if (tensor_.size() == 1) {
     add_rows(d_table_, stash.tokens, dy);
   } else {
@@ -128,8 +135,10 @@ std::int64_t Head::Stash::bytes() const {
 }
 
 Head::Head(const ModelShape& shape, std::uint64_t seed, const TensorKind& kind,
-           const TensorParallel& tensor)
-    : shape_(shape), tensor_(tensor) {
+           const TensorParallel& tensor, bool weights_in_forward)
+    : shape_(shape), tensor_(tensor), weights_in_forward_(weights_in_forward) {
+  SLUICE_CHECK(!weights_in_forward || (kind.on_gpu() && tensor.size() == 1),
+               "a head of {} tensor ranks that adds to its weights in F", tensor.size());
   if (shape.encoder())
     dense_ = make_linear(parameters_,
                          {.parts = {{"head.dense", tensor.shared({shape.dim, shape.dim}, true),
@@ -162,21 +171,32 @@ at::Tensor Head::own_targets(const at::Tensor& targets) const {
   return (targets - words_.begin).masked_fill_(here.logical_not_(), -1);
 }
 
-double Head::forward(const at::Tensor& x, const at::Tensor& targets, double scale, Stash* stash,
-                     const SliceContext& context) const {
-  NormStatistics statistics;
-  const at::Tensor h = shape_.encoder() ? linear(x, dense_) : at::Tensor();
-  const at::Tensor before_norm = shape_.encoder() ? activation(shape_.family, h) : x;
-  const at::Tensor own_n = norm(norm_, before_norm, statistics);
-  const at::Tensor n = tensor_.gather(own_n, context.num_tokens(), TrafficClass::loss, "head");
-  const at::Tensor flat = targets.reshape({-1}).contiguous();
-  const at::Tensor lse = at::empty({n.size(0)}, at::kFloat);
-  const at::Tensor dn = stash ? at::empty_like(n) : at::Tensor();
-  double loss = 0;
-  for (std::int64_t begin = 0; begin < n.size(0); begin += kChunkTokens) {
-    const std::int64_t end = std::min(begin + kChunkTokens, n.size(0));
+// Whole chunks at once on a GPU: losses are added up there, and nobody waits for them.
+void Head::losses_and_weights(const at::Tensor& n, const at::Tensor& targets, double scale,
+                              const at::Tensor& dn, LossSum& loss) {
+  if (!loss.computing.defined()) loss.computing = at::zeros({1}, n.options().dtype(at::kDouble));
+  loss.scale = scale;
+  const std::int64_t tokens = head_chunk(words_.count(), true);
+  for (std::int64_t begin = 0; begin < n.size(0); begin += tokens) {
+    const std::int64_t end = std::min(begin + tokens, n.size(0));
+    const at::Tensor part = n.slice(0, begin, end);
+    at::Tensor logits = linear(part, output_);
+    cuda::cross_entropy(logits, targets.slice(0, begin, end), scale, dn.defined(), loss.computing);
+    if (!dn.defined()) continue;
+    at::Tensor into = dn.slice(0, begin, end);
+    at::mm_out(into, logits, output_.weight);
+    linear_weight_grad(logits, part, output_);
+  }
+}
+
+void Head::losses(const at::Tensor& n, const at::Tensor& targets, double scale,
+                  const at::Tensor& lse, const at::Tensor& dn, LossSum& loss) const {
+  const std::int64_t tokens = head_chunk(words_.count(), false);
+  double sum = 0;
+  for (std::int64_t begin = 0; begin < n.size(0); begin += tokens) {
+    const std::int64_t end = std::min(begin + tokens, n.size(0));
     const at::Tensor logits = project(n.slice(0, begin, end));
-    const at::Tensor wanted = flat.slice(0, begin, end), own = own_targets(wanted);
+    const at::Tensor wanted = targets.slice(0, begin, end), own = own_targets(wanted);
     at::Tensor chunk_lse = lse.slice(0, begin, end);
     chunk_lse.copy_(at::logsumexp(logits, 1));
     at::Tensor chosen = logits.gather(1, own.clamp_min(0).unsqueeze(1)).squeeze(1);
@@ -187,17 +207,38 @@ double Head::forward(const at::Tensor& x, const at::Tensor& targets, double scal
       chunk_lse.copy_(at::logsumexp(parts.select(1, 0), 0));
       chosen = parts.select(1, 1).sum(0);
     }
-    loss += (chunk_lse - chosen).mul_(wanted.ge(0)).to(at::kDouble).sum().item<double>();
-    if (stash)
+    sum += (chunk_lse - chosen).mul_(wanted.ge(0)).to(at::kDouble).sum().item<double>();
+    if (dn.defined())
       dn.slice(0, begin, end)
           .copy_(at::mm(logits_gradient(logits, chunk_lse, wanted, own, scale).to(n.scalar_type()),
                         output_.weight));
   }
+  loss.known += sum * scale;
+}
+
+void Head::forward(const at::Tensor& x, const at::Tensor& targets, double scale, Stash* stash,
+                   const SliceContext& context, LossSum& loss) {
+  NormStatistics statistics;
+  const at::Tensor h = shape_.encoder() ? linear(x, dense_) : at::Tensor();
+  const at::Tensor before_norm = shape_.encoder() ? activation(shape_.family, h) : x;
+  const at::Tensor own_n = norm(norm_, before_norm, statistics);
+  const at::Tensor n = tensor_.gather(own_n, context.num_tokens(), TrafficClass::loss, "head");
+  const at::Tensor flat = targets.reshape({-1}).contiguous();
+  const at::Tensor dn = stash ? at::empty_like(n) : at::Tensor();
+  const bool at_once = weights_in_forward_;
+  const at::Tensor lse =
+      at_once ? at::Tensor() : at::empty({n.size(0)}, n.options().dtype(at::kFloat));
+  if (at_once)
+    losses_and_weights(n, flat, scale, dn, loss);
+  else
+    losses(n, flat, scale, lse, dn, loss);
   if (stash) {
-    stash->n = own_n;
-    stash->lse = lse;
-    stash->targets = flat;
-    stash->scale = scale;
+    if (!at_once) {
+      stash->n = own_n;
+      stash->lse = lse;
+      stash->targets = flat;
+      stash->scale = scale;
+    }
     stash->norm =
         norm_backward(norm_, tensor_.sum(dn, TrafficClass::loss, "head"), before_norm, statistics);
     stash->d_x = std::move(stash->norm.input);
@@ -207,11 +248,12 @@ double Head::forward(const at::Tensor& x, const at::Tensor& targets, double scal
       stash->d_h = activation_backward(shape_.family, stash->d_x, h);
       stash->d_x = linear_input_grad(stash->d_h, dense_.weight);
     }
-    const std::int64_t expected = head_stash(stash_query(shape_, context, x, tensor_)).after_f;
+    StashQuery query = stash_query(shape_, context, x, tensor_);
+    query.head_in_forward = at_once;
+    const std::int64_t expected = head_stash(query).after_f;
     SLUICE_CHECK(stash->bytes() == expected, "the head keeps {} bytes after F, predicted {}",
                  stash->bytes(), expected);
   }
-  return loss * scale;
 }
 
 at::Tensor Head::input_grad(Stash& stash) const {
@@ -221,10 +263,17 @@ at::Tensor Head::input_grad(Stash& stash) const {
 }
 
 void Head::weight_grad(Stash& stash) {
-  const std::int64_t tokens = stash.targets.size(0);
+  if (!weights_in_forward_) output_weight_grad(stash);
+  norm_weight_grad(stash.norm, norm_);
+  if (shape_.encoder()) linear_weight_grad(stash.d_h, stash.x, dense_);
+  stash = Stash();
+}
+
+void Head::output_weight_grad(const Stash& stash) {
+  const std::int64_t tokens = stash.targets.size(0), step = head_chunk(words_.count(), false);
   const at::Tensor all = tensor_.gather(stash.n, tokens, TrafficClass::loss, "head");
-  for (std::int64_t begin = 0; begin < tokens; begin += kChunkTokens) {
-    const std::int64_t end = std::min(begin + kChunkTokens, tokens);
+  for (std::int64_t begin = 0; begin < tokens; begin += step) {
+    const std::int64_t end = std::min(begin + step, tokens);
     const at::Tensor n = all.slice(0, begin, end);
     const at::Tensor logits = project(n);
     const at::Tensor targets = stash.targets.slice(0, begin, end);
@@ -233,9 +282,6 @@ void Head::weight_grad(Stash& stash) {
     output_.d_weight.addmm_(gradient.t(), n.to(at::kFloat));
     if (output_.d_bias.defined()) output_.d_bias.add_(gradient.sum(0));
   }
-  norm_weight_grad(stash.norm, norm_);
-  if (shape_.encoder()) linear_weight_grad(stash.d_h, stash.x, dense_);
-  stash = Stash();
 }
 
 }  // namespace sluice

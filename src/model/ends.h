@@ -51,16 +51,30 @@ class Embedding {
   std::vector<Parameter> parameters_;
 };
 
+// The losses of a step, each times the step's scale.
+struct LossSum {
+  double known = 0;
+  at::Tensor
+      computing;  // (1), fp64, without the scale: what a GPU adds up; undefined where none does
+  double scale = 1;
+  // Waits for the GPU.
+  double value() const {
+    return known + (computing.defined() ? scale * computing.item<double>() : 0);
+  }
+};
+
 // The loss is computed in F, chunk by chunk over the tokens, together with the gradient of the
 // input: logits never outlive a chunk, and the stash holds hidden-size tensors only. W computes the
-// logits again. Tensor ranks divide the vocabulary: no rank ever has a token's logits in whole.
+// logits again, or, with `weights_in_forward`, F adds to the gradients of the output projection at
+// once. Tensor ranks divide the vocabulary: no rank ever has a token's logits in whole.
 class Head {
  public:
+  // REQUIRES a GPU without other tensor ranks for weights_in_forward.
   Head(const ModelShape& shape, std::uint64_t seed, const TensorKind& kind,
-       const TensorParallel& tensor = {});
+       const TensorParallel& tensor = {}, bool weights_in_forward = false);
 
   struct Stash {
-    at::Tensor n;        // (t, dim) normalised input
+    at::Tensor n;        // (t, dim) normalised input; it and the next two where W needs them
     at::Tensor lse;      // (T), fp32
     at::Tensor targets;  // (T), -1: no loss
     at::Tensor d_x;      // (t, dim), until I
@@ -70,10 +84,10 @@ class Head {
     std::int64_t bytes() const;
   };
 
-  // x (T, dim), targets (B, n) -> sum over tokens of loss * scale, as a number. With `stash` null
-  // only the loss is computed.
-  double forward(const at::Tensor& x, const at::Tensor& targets, double scale, Stash* stash,
-                 const SliceContext& context) const;
+  // x (T, dim), targets (B, n): adds loss * scale of every token to `loss`. With `stash` null only
+  // the loss is computed.
+  void forward(const at::Tensor& x, const at::Tensor& targets, double scale, Stash* stash,
+               const SliceContext& context, LossSum& loss);
   at::Tensor input_grad(Stash& stash) const;
   void weight_grad(Stash& stash);
 
@@ -87,10 +101,18 @@ class Head {
   // Which words of the vocabulary are here, the targets as numbers among them (-1 where they are
   // not, or where there is no loss).
   at::Tensor own_targets(const at::Tensor& targets) const;
+  // Losses, and with `dn` (T, dim) the gradient of n, over all chunks; the second one adds to the
+  // gradients of the output, too.
+  void losses(const at::Tensor& n, const at::Tensor& targets, double scale, const at::Tensor& lse,
+              const at::Tensor& dn, LossSum& loss) const;
+  void output_weight_grad(const Stash& stash);
+  void losses_and_weights(const at::Tensor& n, const at::Tensor& targets, double scale,
+                          const at::Tensor& dn, LossSum& loss);
 
   ModelShape shape_;
   TensorParallel tensor_;
   RowRange words_;
+  bool weights_in_forward_;
   Linear dense_;  // of an encoder
   Norm norm_;
   Linear output_;  // (words, dim); with a bias in an encoder

@@ -173,12 +173,12 @@ at::Tensor activation_backward(ModelFamily family, const at::Tensor& da, const a
 
 Rotation rotation(const at::Tensor& positions, const ModelShape& shape, const TensorKind& kind) {
   const std::int64_t half = shape.head_dim() / 2;
-  const at::Tensor frequency = at::pow(
-      shape.rope_theta, at::arange(half, at::kFloat).mul_(-1.0 / static_cast<double>(half)));
+  const at::Tensor frequency =
+      at::pow(shape.rope_theta, at::arange(half, at::kFloat).mul_(-1.0 / static_cast<double>(half)))
+          .to(positions.device());
   const at::Tensor angle = (positions.to(at::kFloat).unsqueeze(-1) * frequency).unsqueeze(1);
-  // Angles are made on the CPU, so that both have the same.
   const at::ScalarType dtype = kind.on_gpu() ? at::kFloat : kind.dtype;
-  return {angle.cos().to(kind.device, dtype), angle.sin().to(kind.device, dtype)};
+  return {angle.cos().to(dtype), angle.sin().to(dtype)};
 }
 
 at::Tensor rotate(const at::Tensor& x, const Rotation& rotation, bool inverse) {

@@ -84,7 +84,7 @@ at::Tensor activation_backward(ModelFamily family, const at::Tensor& da, const a
 struct Rotation {
   at::Tensor cosine, sine;
 };
-// By positions (B or 1, n).
+// By positions (B or 1, n), where they are.
 Rotation rotation(const at::Tensor& positions, const ModelShape& shape, const TensorKind& kind);
 // Rotates x (B, heads, n, head_dim), halves paired as in HF's rotate-half; `inverse` turns back,
 // which is also the gradient.

@@ -10,7 +10,9 @@ Stage::Stage(const StageOptions& options) : options_(options) {
   for (std::int64_t layer = options.first_layer; layer < options.end_layer; ++layer)
     layers_.push_back(
         options.make_layer({options.shape, layer, options.seed, options.kind, options.tensor}));
-  if (options.head) head_.emplace(options.shape, options.seed, options.kind, options.tensor);
+  if (options.head)
+    head_.emplace(options.shape, options.seed, options.kind, options.tensor,
+                  options.head_in_forward);
 }
 
 void Stage::begin_step(SliceBounds bounds, double loss_scale) {
@@ -20,10 +22,13 @@ void Stage::begin_step(SliceBounds bounds, double loss_scale) {
         "sequences are cut into {} slices: bert attends in both directions, so an earlier slice "
         "would need a later one; use 1",
         bounds.size() - 1);
-  if (bounds != bounds_) rotations_.assign(bounds.size() - 1, {});
+  if (bounds != bounds_) {
+    rotations_.assign(bounds.size() - 1, {});
+    positions_.assign(bounds.size() - 1, {});
+  }
   bounds_ = std::move(bounds);
   loss_scale_ = loss_scale;
-  loss_ = 0;
+  loss_ = {};
 }
 
 void Stage::drop_microbatches() {
@@ -37,20 +42,30 @@ SliceContext Stage::context_of(const Microbatch& data, std::size_t slice) {
   context.slice = slice;
   context.bounds = bounds_;
   context.documents = data.documents;
-  context.positions =
-      positions_of(context.num_sequences, bounds_[slice], bounds_[slice + 1], data.documents);
   context.level = options_.level;
-  if (options_.shape.family == ModelFamily::llama) {
-    const auto rotation_by = [&](const at::Tensor& positions) {
-      return rotation(positions, options_.shape, options_.kind);
-    };
-    Rotation& shared = rotations_[slice];
-    if (!data.documents.single())
-      context.rotation = rotation_by(context.positions);
-    else if (shared.cosine.defined())
-      context.rotation = shared;
+  const bool rotates = options_.shape.family == ModelFamily::llama;
+  const bool single = data.documents.single();
+  const auto make = [&](at::Tensor& positions, Rotation& rotated) {
+    const std::int64_t sequences = single && rotates ? 1 : context.num_sequences;
+    at::Tensor made = positions_of(sequences, bounds_[slice], bounds_[slice + 1], data.documents);
+    // From pinned memory, so that nobody waits for what the GPU does at the moment.
+    if (options_.kind.on_gpu()) made = made.pin_memory().to(options_.kind.device, true);
+    if (rotates)
+      rotated = rotation(made, options_.shape, options_.kind);
     else
-      context.rotation = shared = rotation_by(context.positions.slice(0, 0, 1));
+      positions = made;
+  };
+  if (single) {
+    const at::Tensor& had = rotates ? rotations_[slice].cosine : positions_[slice];
+    if (!had.defined() || (!rotates && had.size(0) != context.num_sequences))
+      make(positions_[slice], rotations_[slice]);
+    context.positions = positions_[slice];
+    context.rotation = rotations_[slice];
+  } else {
+    make(context.positions, context.rotation);
+    if (options_.kind.on_gpu() && options_.kind.dtype != at::kFloat)
+      context.documents.packed = std::make_shared<PackedDocuments>(
+          packed_documents(data.documents, bounds_, slice, options_.kind.device));
   }
   return context;
 }
@@ -92,8 +107,8 @@ at::Tensor Stage::forward(int microbatch, int slice, const Microbatch& data,
   for (std::size_t n = 0; n < layers_.size(); ++n)
     x = layers_[n]->forward(x, *state.layers[n], context);
   if (head_) {
-    loss_ += head_->forward(x, data.targets.slice(1, bounds_[c], bounds_[c + 1]), loss_scale_,
-                            &state.head[c], context);
+    head_->forward(x, data.targets.slice(1, bounds_[c], bounds_[c + 1]), loss_scale_,
+                   &state.head[c], context, loss_);
     x = at::Tensor();
   }
   stash_bytes_ += bytes_of(state, c) - before;
@@ -164,8 +179,8 @@ at::Tensor Stage::evaluate(int microbatch, int slice, const Microbatch& data,
   for (std::size_t n = 0; n < layers_.size(); ++n)
     x = layers_[n]->evaluate(x, *state.layers[n], context);
   if (head_) {
-    loss_ += head_->forward(x, data.targets.slice(1, bounds_[c], bounds_[c + 1]), loss_scale_,
-                            nullptr, context);
+    head_->forward(x, data.targets.slice(1, bounds_[c], bounds_[c + 1]), loss_scale_, nullptr,
+                   context, loss_);
     x = at::Tensor();
   }
   if (context.last_slice()) states_.erase(microbatch);

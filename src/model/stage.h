@@ -34,6 +34,7 @@ struct StageOptions {
   TensorKind kind = {};
   LayerFactory make_layer = make_block;
   TensorParallel tensor = {};
+  bool head_in_forward = false;  // the head adds to its weights' gradients in F
 };
 
 class Stage {
@@ -62,7 +63,8 @@ class Stage {
   // forgets the microbatch after its last slice.
   at::Tensor evaluate(int microbatch, int slice, const Microbatch& data, const at::Tensor& input);
 
-  double loss() const { return loss_; }
+  // Waits for the GPU, where there is one.
+  double loss() const { return loss_.value(); }
   // Bytes in stashes now: element size times number, each storage once.
   std::int64_t stash_bytes() const { return stash_bytes_; }
 
@@ -88,9 +90,11 @@ class Stage {
   std::vector<std::unique_ptr<Layer>> layers_;
   std::optional<Head> head_;
   SliceBounds bounds_;
-  std::vector<Rotation> rotations_;  // per slice, of sequences of one document; made when needed
+  // Per slice, of sequences of one document; made when needed.
+  std::vector<Rotation> rotations_;
+  std::vector<at::Tensor> positions_;
   double loss_scale_ = 1;
-  double loss_ = 0;
+  LossSum loss_;
   std::int64_t stash_bytes_ = 0;
   std::map<int, State> states_;  // by microbatch
 };
