@@ -3,16 +3,10 @@
 #include <cmath>
 #include <numbers>
 
+#include "base/counter_random.h"
+
 namespace sluice {
 namespace {
-
-// SplitMix64: a counter in, 64 well-mixed bits out.
-std::uint64_t mix(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
 
 // FNV-1a.
 std::uint64_t hash_of(const std::string& name) {
