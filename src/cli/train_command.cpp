@@ -16,6 +16,7 @@
 #include "runtime/datasets.h"
 #include "runtime/files/file_system.h"
 #include "runtime/preflight.h"
+#include "runtime/rank_device.h"
 #include "runtime/ranks.h"
 #include "runtime/training_run.h"
 
@@ -103,14 +104,17 @@ ExitCode run(const Flags& flags) {
   training_run.on_note = [&](const std::string& note) { progress.note(note); };
   training_run.on_sample = [](const std::string& text) { fmt::print("{}\n", text); };
 
+  const RankDevices devices(config.cluster);
   std::atomic<bool> stopped = false;
   const ExitCode code = run_ranks(config.comm, mesh.size(), report_error, [&](Communicator& world) {
+    const auto stream = devices.take(world.rank());
     TrainingRun mine = training_run;
     mine.threads_per_rank = threads_per_rank(world);
     if (world.rank() == 0)
-      progress.note(fmt::format("{} on {} ranks of {} threads each, {} training samples",
+      progress.note(fmt::format("{} on {} ranks of {} threads each, {} training samples{}",
                                 schedule.name, world.size(), mine.threads_per_rank,
-                                data.training.num_samples()));
+                                data.training.num_samples(),
+                                options.kind.on_gpu() ? ", on " + devices.text() : ""));
     RunEnd end = run_training(mine, world);
     if (end.stopped) stopped = true;
     if (world.rank() == 0) report_step(flags, schedule, std::move(end), progress);

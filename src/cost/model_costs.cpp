@@ -40,7 +40,9 @@ StashQuery query_of(const StagedModel& model, const Schedule& schedule, int slic
           .element_bytes = model.element_bytes,
           .sliced = schedule.num_slices > 1,
           .tensor = model.tensor,
-          .sequence_norms = model.sequence_norms};
+          .sequence_norms = model.sequence_norms,
+          .gpu = model.gpu,
+          .head_in_forward = model.head_in_forward};
 }
 
 std::int64_t boundary_bytes(const StagedModel& model, std::int64_t tokens) {

@@ -1,5 +1,7 @@
 #include "model/parameter.h"
 
+#include <ATen/Parallel.h>
+
 #include <cmath>
 #include <numbers>
 
@@ -41,14 +43,16 @@ void initialise_normal(at::Tensor& value, const Shard& shard, std::uint64_t seed
       shard.dim == 1 ? shard.range : RowRange{0, shard.whole.size() == 1 ? 1 : width};
   const std::int64_t first_row = shard.dim == 0 ? shard.range.begin : 0;
   const std::int64_t stride = shard.whole.size() == 1 ? 1 : width;
-  for (std::int64_t n = 0; n < drawn.numel(); ++n) {
-    const std::int64_t row = first_row + n / columns.count();
-    const std::int64_t column = columns.begin + n % columns.count();
-    const auto counter = static_cast<std::uint64_t>(row * stride + column);
-    const double radius = std::sqrt(-2 * std::log(uniform(mix(base + 2 * counter))));
-    const double angle = 2 * std::numbers::pi * uniform(mix(base + 2 * counter + 1));
-    out[n] = static_cast<float>(deviation * radius * std::cos(angle));
-  }
+  at::parallel_for(0, drawn.numel(), 1 << 14, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t n = begin; n < end; ++n) {
+      const std::int64_t row = first_row + n / columns.count();
+      const std::int64_t column = columns.begin + n % columns.count();
+      const auto counter = static_cast<std::uint64_t>(row * stride + column);
+      const double radius = std::sqrt(-2 * std::log(uniform(mix(base + 2 * counter))));
+      const double angle = 2 * std::numbers::pi * uniform(mix(base + 2 * counter + 1));
+      out[n] = static_cast<float>(deviation * radius * std::cos(angle));
+    }
+  });
   value.copy_(drawn);
 }
 

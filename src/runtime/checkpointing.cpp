@@ -98,7 +98,7 @@ void Saver::save(std::int64_t step, const Note& note) {
   const auto add = [&](const Held& part) {
     const std::string& name = part.piece.tensor.name;
     if (stored_name(name, tied) != name || part.piece.box.empty()) return;
-    tensors.push_back(part.tensor.contiguous());
+    tensors.push_back(part.tensor.contiguous().cpu());
     pieces.push_back(part.piece);
   };
   const std::set<std::string> own = own_weights();
@@ -185,8 +185,10 @@ namespace {
 
 void read_part(const Checkpoint& checkpoint, const Held& part, bool tied) {
   SLUICE_CHECK(part.tensor.is_contiguous(), "'{}' is not contiguous", part.piece.tensor.name);
+  at::Tensor here = part.tensor.is_cpu() ? part.tensor : at::empty_like(part.tensor, at::kCPU);
   checkpoint.read_box(find_tensor(checkpoint, part.piece.tensor, tied), part.piece.box,
-                      bytes_of(part.tensor));
+                      bytes_of(here));
+  if (!part.tensor.is_cpu()) part.tensor.copy_(here);
 }
 
 // Masters begin as the weights are; moments are zero already.

@@ -40,6 +40,31 @@ void Executor::start(const DataSource& data, const SliceBounds& bounds, std::int
   peak_buffer_bytes_ = 0;
   next_ = 0;
   step_ = {};
+  num_marks_ = 0;
+  started_ = now();
+  mark();
+}
+
+void Executor::mark() {
+  if (!kind_.on_gpu()) return;
+  if (num_marks_ == marks_.size()) marks_.emplace_back();
+  marks_[num_marks_++].record();
+}
+
+void Executor::settle_times() {
+  if (!kind_.on_gpu()) return;
+  cuda::synchronize();
+  DeviceTimeline& timeline = step_.timeline;
+  SLUICE_CHECK(num_marks_ == 1 + 2 * timeline.spans.size(), "{} marks of {} ops", num_marks_,
+               timeline.spans.size());
+  timeline.busy = 0;
+  for (std::size_t n = 0; n < timeline.spans.size(); ++n) {
+    Span& span = timeline.spans[n];
+    span.start = started_ + marks_[1 + 2 * n].seconds_since(marks_[0]);
+    span.end = started_ + marks_[2 + 2 * n].seconds_since(marks_[0]);
+    timeline.memory[n].time = span.end;
+    timeline.busy += span.end - span.start;
+  }
 }
 
 void Executor::run_to(std::size_t limit) {
@@ -49,12 +74,16 @@ void Executor::run_to(std::size_t limit) {
       // Waiting is not computing: the input is awaited before the clock of the op starts.
       if (op.kind == OpKind::F || gives_input_gradient(op.kind)) {
         const Key key{op.kind != OpKind::F, op.stage, op.microbatch, op.slice};
-        if (const auto found = arriving_.find(key); found != arriving_.end())
-          pipeline_.wait(found->second.request);
+        if (const auto found = arriving_.find(key); found != arriving_.end()) {
+          found->second.message.wait(pipeline_);
+          if (!scatters()) here_[key] = arriving_.extract(found).mapped().message.take();
+        }
       }
       const double start = now();
+      if (is_compute(op.kind)) mark();
       run_op(op);
       if (!is_compute(op.kind)) continue;
+      mark();
       const double end = now();
       const std::int64_t held = stash_bytes();
       step_.timeline.spans.push_back({op, start, end});
@@ -77,9 +106,10 @@ void Executor::run_to(std::size_t limit) {
 
 ExecutedStep Executor::finish() {
   run_to(program().size());
-  for (Arriving& message : sent_)
-    pipeline_.wait(message.request);
+  for (TensorMessage& message : sent_)
+    message.wait(pipeline_);
   sent_.clear();
+  settle_times();
   step_.peak_buffer_bytes = peak_buffer_bytes_;
   step_.timeline.peak = static_cast<double>(step_.peak_stash_bytes);
   SLUICE_CHECK(here_.empty() && leaving_.empty() && arriving_.empty(),
@@ -89,10 +119,12 @@ ExecutedStep Executor::finish() {
 }
 
 void Executor::drop() {
-  for (auto& [key, message] : arriving_)
-    pipeline_.wait(message.request);
-  for (Arriving& message : sent_)
-    pipeline_.wait(message.request);
+  for (auto& [key, arriving] : arriving_) {
+    arriving.message.wait(pipeline_);
+    arriving.message.take();
+  }
+  for (TensorMessage& message : sent_)
+    message.wait(pipeline_);
   here_.clear();
   leaving_.clear();
   arriving_.clear();
@@ -138,9 +170,8 @@ void Executor::run_op(const Op& op) {
 at::Tensor Executor::take_input(const Op& op, bool gradient) {
   const Key key{gradient, op.stage, op.microbatch, op.slice};
   if (auto arrived = arriving_.extract(key)) {
-    Arriving& message = arrived.mapped();
-    if (!scatters()) return std::move(message.tensor);
-    return boundary_.tensor->all_gather(message.tensor, message.tokens,
+    Arriving& arriving = arrived.mapped();
+    return boundary_.tensor->all_gather(arriving.message.take(), arriving.tokens,
                                         TrafficClass::boundary_gather, "boundary");
   }
   auto made = here_.extract(key);
@@ -166,11 +197,9 @@ void Executor::send(const Op& op) {
     const RowRange own = boundary_.tensor->own_rows(tensor.size(0));
     tensor = tensor.slice(0, own.begin, own.end);
   }
-  Arriving message{tensor.contiguous(), {}};
-  if (boundary_.traffic) boundary_.traffic->add(TrafficClass::boundary, message.tensor.numel());
-  message.request = pipeline_.send(schedule_.placement.device_of(op.pipe, key.stage),
-                                   tensor_bytes(message.tensor), schedule_.text(op));
-  sent_.push_back(std::move(message));
+  if (boundary_.traffic) boundary_.traffic->add(TrafficClass::boundary, tensor.numel());
+  sent_.push_back(TensorMessage::send(pipeline_, schedule_.placement.device_of(op.pipe, key.stage),
+                                      tensor, schedule_.text(op)));
 }
 
 void Executor::post_receive(const Op& op) {
@@ -178,16 +207,17 @@ void Executor::post_receive(const Op& op) {
   const std::int64_t tokens = data_(op.microbatch).tokens.size(0) * (bounds_[c + 1] - bounds_[c]);
   const bool share = scatters() || boundary_.divided;
   const std::int64_t rows = share ? boundary_.tensor->own_rows(tokens).count() : tokens;
-  Arriving message{at::empty({rows, dim_}, kind_.values()), {}, tokens};
-  message.request = pipeline_.recv(schedule_.placement.device_of(op.pipe, partner_stage(op)),
-                                   tensor_bytes(message.tensor), schedule_.text(op));
+  Arriving arriving{
+      TensorMessage::recv(pipeline_, schedule_.placement.device_of(op.pipe, partner_stage(op)),
+                          {rows, dim_}, kind_.values(), schedule_.text(op)),
+      tokens};
   arriving_.emplace(Key{op.kind == OpKind::RecvB, op.stage, op.microbatch, op.slice},
-                    std::move(message));
+                    std::move(arriving));
   count_buffers();
 }
 
 void Executor::reap_sends() {
-  std::erase_if(sent_, [&](Arriving& message) { return pipeline_.test(message.request); });
+  std::erase_if(sent_, [&](TensorMessage& message) { return message.test(pipeline_); });
 }
 
 // Called where there may be more than before: they only shrink elsewhere.
@@ -196,10 +226,10 @@ void Executor::count_buffers() {
   for (const auto* made : {&here_, &leaving_})
     for (const auto& [key, tensor] : *made)
       bytes += held_bytes(tensor);
-  for (const auto& [key, message] : arriving_)
-    bytes += held_bytes(message.tensor);
-  for (const Arriving& message : sent_)
-    bytes += held_bytes(message.tensor);
+  for (const auto& [key, arriving] : arriving_)
+    bytes += arriving.message.bytes();
+  for (const TensorMessage& message : sent_)
+    bytes += message.bytes();
   peak_buffer_bytes_ = std::max(peak_buffer_bytes_, bytes);
 }
 

@@ -16,7 +16,9 @@
 
 #include "comm/communicator.h"
 #include "comm/tensors/group.h"
+#include "cuda/device.h"
 #include "model/stage.h"
+#include "runtime/tensor_link.h"
 #include "schedule/schedule.h"
 #include "trace/timeline.h"
 
@@ -81,12 +83,14 @@ class Executor {
     auto operator<=>(const Key&) const = default;
   };
   struct Arriving {
-    at::Tensor tensor;
-    Request request;
+    TensorMessage message;
     std::int64_t tokens = 0;  // of which the tensor may be a share
   };
 
   double now() const;
+  // Where a GPU computes, its own clock counts: marks are left in its stream, and read at the end.
+  void mark();
+  void settle_times();
   const Program& program() const;
   void run_op(const Op& op);
   at::Tensor take_input(const Op& op, bool gradient);
@@ -113,13 +117,16 @@ class Executor {
   std::map<Key, at::Tensor> here_;     // made on this device, for an op of this device
   std::map<Key, at::Tensor> leaving_;  // made here, to be sent
   std::map<Key, Arriving> arriving_;
-  std::vector<Arriving> sent_;  // kept until they have moved
+  std::vector<TensorMessage> sent_;  // kept until they have moved
   std::int64_t peak_buffer_bytes_ = 0;
   DataSource data_;
   std::chrono::steady_clock::time_point origin_;
   std::size_t next_ = 0;  // op of the program
   ExecutedStep step_;
   Hooks hooks_;
+  double started_ = 0;               // when the first mark was left
+  std::vector<cuda::Moment> marks_;  // that, and of every op start and end; kept for reuse
+  std::size_t num_marks_ = 0;
 };
 
 }  // namespace sluice

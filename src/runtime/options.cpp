@@ -35,6 +35,7 @@ TrainerOptions trainer_options(const Config& config, const Schedule& schedule) {
     options.layers_per_stage = even_layers(config.model.layers, schedule.num_stages());
   options.level = recompute_level(config);
   options.kind = model_dtype(config);
+  if (config.cluster.device == "cuda") options.kind.device = at::Device(at::kCUDA, 0);
   options.seed = static_cast<std::uint64_t>(config.debug.seed);
   options.global_batch_size = config.training.global_batch_size;
   options.sequence_length = config.training.sequence_length;
@@ -70,7 +71,9 @@ StagedModel staged_model(const TrainerOptions& options, const Schedule& schedule
           .sequence_norms = options.sequence_parallel_norms && options.mesh.tensor > 1,
           .scatter = options.scatter_gather && options.mesh.tensor > 1,
           .shard = options.mesh.shard,
-          .replicate = options.mesh.replicate};
+          .replicate = options.mesh.replicate,
+          .gpu = options.kind.on_gpu(),
+          .head_in_forward = head_in_forward(options)};
 }
 
 }  // namespace sluice

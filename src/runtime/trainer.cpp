@@ -16,6 +16,11 @@ MeshShape mesh_of(const TrainerOptions& options, const Schedule& schedule) {
   return mesh;
 }
 
+bool head_in_forward(const TrainerOptions& options) {
+  // A forward that is run before the step before is settled must leave the gradients alone.
+  return options.kind.on_gpu() && options.mesh.tensor == 1 && !options.deferred_validation;
+}
+
 std::vector<std::int64_t> even_layers(std::int64_t layers, int stages) {
   if (layers < stages)
     throw user_error("{} layers cannot be dealt to {} stages: use fewer stages or more layers",
@@ -61,6 +66,7 @@ std::map<int, std::unique_ptr<Stage>> make_stages(const TrainerOptions& options,
     own.kind = options.kind;
     own.make_layer = options.make_layer;
     own.tensor = tensor;
+    own.head_in_forward = head_in_forward(options);
     stages[stage] = std::make_unique<Stage>(own);
   }
   return stages;
@@ -137,6 +143,11 @@ GlobalBatch Trainer::load(const Dataset& data, std::int64_t batch_number) const 
 
 void Trainer::begin(GlobalBatch batch, double scale) {
   batch_ = std::move(batch);
+  if (options_.kind.on_gpu())
+    for (Microbatch& microbatch : batch_.microbatches)
+      for (at::Tensor* tensor : {&microbatch.tokens, &microbatch.targets})
+        // From pinned memory, so that nobody waits for what the GPU does at the moment.
+        *tensor = tensor->pin_memory().to(options_.kind.device, true);
   for (const auto& [number, stage] : stages_)
     stage->begin_step(bounds_, scale);
 }
@@ -302,12 +313,13 @@ void Trainer::finish_sums() {
 at::Tensor Trainer::exchange(int peer, const at::Tensor& mine, TrafficClass traffic,
                              const char* label) {
   traffic_.add(traffic, mine.numel());
-  at::Tensor theirs = at::empty_like(mine);
   Communicator& pipeline = mesh_.pipeline();
-  Request requests[] = {pipeline.send(peer, tensor_bytes(mine), label),
-                        pipeline.recv(peer, tensor_bytes(theirs), label)};
-  pipeline.wait_all(requests);
-  return theirs;
+  TensorMessage sent = TensorMessage::send(pipeline, peer, mine, label);
+  TensorMessage theirs =
+      TensorMessage::recv(pipeline, peer, mine.sizes().vec(), mine.options(), label);
+  sent.wait(pipeline);
+  theirs.wait(pipeline);
+  return theirs.take();
 }
 
 // Two pipes keep two copies of every stage: both add the gradients of pipe 0 and pipe 1, in this

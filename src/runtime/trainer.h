@@ -61,6 +61,9 @@ struct StepResult {
 // The mesh of the options with the schedule's pipeline.
 MeshShape mesh_of(const TrainerOptions& options, const Schedule& schedule);
 
+// Whether the head adds to its weights' gradients in F (see Head).
+bool head_in_forward(const TrainerOptions& options);
+
 // Layers dealt evenly: the first (layers mod stages) stages get one more. Throws UserError when a
 // stage would have none.
 std::vector<std::int64_t> even_layers(std::int64_t layers, int stages);

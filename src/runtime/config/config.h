@@ -123,6 +123,13 @@ struct CommConfig {
   bool operator==(const CommConfig&) const = default;
 };
 
+struct ClusterConfig {
+  std::string device = "cpu";  // cpu, cuda
+  int partitions = 0;          // 0: ranks have the whole GPU
+  int sms_per_partition = 0;   // 0: as many as there are, divided
+  bool operator==(const ClusterConfig&) const = default;
+};
+
 struct MetricsConfig {
   std::string folder = "metrics";  // "": none is written
   bool progress = true;
@@ -146,6 +153,7 @@ struct Config {
   ValidationConfig validation;
   GenerateConfig generate;
   CommConfig comm;
+  ClusterConfig cluster;
   MetricsConfig metrics;
   DebugConfig debug;
   bool operator==(const Config&) const = default;

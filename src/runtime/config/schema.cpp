@@ -193,6 +193,14 @@ std::vector<ConfigKey> make_schema() {
        .range = {.least = 0, .most = 1e6, .least_excluded = true},
        .help = "a rank that waits longer for another gives up, naming it"},
 
+      {SLUICE_KEY(cluster, device), .choices = {"cpu", "cuda"},
+       .help = "what ranks compute on: cuda takes a build with CUDA and a GPU (docs/gpu.md)"},
+      {SLUICE_KEY(cluster, partitions), .range = {0, 1024},
+       .help = "parts that one GPU is divided into, one for each rank of the pipeline; 0: ranks "
+               "share the whole GPU"},
+      {SLUICE_KEY(cluster, sms_per_partition), .range = {0, 1024},
+       .help = "multiprocessors of each part; 0: as many as fit"},
+
       {SLUICE_KEY(metrics, folder), .aliases = {"metrics.save_tb_folder"},
        .help = "where metrics.jsonl and TensorBoard's event files go; empty: nowhere"},
       {SLUICE_KEY(metrics, progress), .help = "a progress bar, on a terminal only"},

@@ -322,6 +322,38 @@ void check_generate(const Config& config, Problems& problems) {
         config.model.vocab_size, kByteTokens);
 }
 
+void check_cluster(const Config& config, Problems& problems) {
+  const ClusterConfig& cluster = config.cluster;
+  const ParallelismConfig& parallelism = config.parallelism;
+  if (cluster.sms_per_partition > 0 && cluster.partitions == 0)
+    problems.add(
+        "cluster.sms_per_partition is {} and cluster.partitions is 0: say how many parts, too",
+        cluster.sms_per_partition);
+  if (cluster.device == "cpu") {
+    if (cluster.partitions > 0)
+      problems.add(
+          "cluster.partitions is {} and cluster.device is cpu: only a GPU (cuda) is divided",
+          cluster.partitions);
+    return;
+  }
+  if (cluster.partitions > 0 && cluster.partitions != parallelism.pipeline_parallel_degree)
+    problems.add(
+        "cluster.partitions is {} and parallelism.pipeline_parallel_degree is {}: each rank of the "
+        "pipeline has one part; make them equal",
+        cluster.partitions, parallelism.pipeline_parallel_degree);
+  if (config.comm.backend != "threads")
+    problems.add("cluster.device is cuda and comm.backend is {}: ranks of one GPU are threads",
+                 config.comm.backend);
+  const int others = parallelism.tensor_parallel_degree *
+                     parallelism.data_parallel_replicate_degree *
+                     parallelism.data_parallel_shard_degree;
+  if (others > 1)
+    problems.add(
+        "cluster.device is cuda with {} ranks beside the pipeline's (tensor x data): on one GPU "
+        "ranks form a pipeline; set the other degrees to 1",
+        others);
+}
+
 }  // namespace
 
 std::vector<std::string> validate_config(const Config& config) {
@@ -333,6 +365,7 @@ std::vector<std::string> validate_config(const Config& config) {
   check_slices(config, problems);
   check_schedule(config, problems);
   check_generate(config, problems);
+  check_cluster(config, problems);
   return problems.take();
 }
 

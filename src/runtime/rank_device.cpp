@@ -1,0 +1,33 @@
+#include "runtime/rank_device.h"
+
+#include <cstdlib>
+
+#include "base/error.h"
+
+namespace sluice {
+
+RankDevices::RankDevices(const ClusterConfig& config) : on_gpu_(config.device == "cuda") {
+  if (!on_gpu_) return;
+  // Ops come and go with tensors of many sizes: pages that can be mapped anew leave no holes
+  // between them. A setting of the user's stays.
+  setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True", 0);
+  if (const std::string cause = cuda::why_not(); !cause.empty())
+    throw user_error("cluster.device is cuda: {}; use --cluster.device=cpu", cause);
+  if (config.partitions > 0)
+    partitions_ =
+        std::make_unique<cuda::Partitions>(0, config.partitions, config.sms_per_partition);
+}
+
+std::unique_ptr<cuda::RankStream> RankDevices::take(int rank) const {
+  if (!on_gpu_) return nullptr;
+  return partitions_ ? std::make_unique<cuda::RankStream>(*partitions_, rank)
+                     : std::make_unique<cuda::RankStream>(0);
+}
+
+std::string RankDevices::text() const {
+  if (!on_gpu_) return "cpu";
+  if (!partitions_) return "cuda";
+  return fmt::format("cuda, {} partitions of {} SMs", partitions_->count(), partitions_->sms());
+}
+
+}  // namespace sluice

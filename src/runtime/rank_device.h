@@ -1,0 +1,28 @@
+// What the ranks of this process compute on: the CPU, a GPU that they share, or a part of it each.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "cuda/device.h"
+#include "runtime/config/config.h"
+
+namespace sluice {
+
+class RankDevices {
+ public:
+  // Throws UserError where there is no such device. To be made before the ranks start, and to
+  // outlive them.
+  explicit RankDevices(const ClusterConfig& config);
+
+  // To be held by a rank's thread as long as it computes; null on the CPU.
+  std::unique_ptr<cuda::RankStream> take(int rank) const;
+  // "cuda, 8 partitions of 8 SMs"
+  std::string text() const;
+
+ private:
+  bool on_gpu_;
+  std::unique_ptr<cuda::Partitions> partitions_;
+};
+
+}  // namespace sluice
