@@ -1,12 +1,14 @@
 // The fused functions of the layers on a GPU, on the current stream. Each stands behind a function
 // of model/functions.h and computes the same to rounding: sums and everything in between in fp32,
-// whatever the type of its tensors (fp32, bf16 or fp16). T is all tokens of a slice. A build
-// without CUDA has a version of this that throws (absent.cpp).
+// whatever the type of its tensors (fp32, bf16 or fp16). T is all tokens of a slice. Tensors are of
+// one type and contiguous unless it says otherwise; none of the functions waits for the GPU. A
+// build without CUDA has a version of this that throws (absent.cpp).
 #pragma once
 
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace sluice::cuda {
 
@@ -17,14 +19,15 @@ struct NormResult {
 // Layer norm, or RMS norm where `bias` is undefined. x (T, dim), weight and bias (dim).
 NormResult norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                 double epsilon);
-// The same of x + addend, which is left in `sum`.
+// The same of x + addend, rounded to its type, which is left in `sum`.
 NormResult add_norm(const at::Tensor& x, const at::Tensor& addend, const at::Tensor& weight,
                     const at::Tensor& bias, double epsilon, at::Tensor& sum);
 struct NormGradient {
   at::Tensor dx;                // (T, dim)
   at::Tensor d_weight, d_bias;  // (dim), fp32; no d_bias in RMS norm
 };
-// `addend` (T, dim), if defined, is added to dx. `mean` is undefined for RMS norm.
+// `addend` (T, dim), if defined, is added to dx. `mean` is undefined for RMS norm. Repeatable to
+// the bit.
 NormGradient norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
                            const at::Tensor& mean, const at::Tensor& rstd,
                            const at::Tensor& addend);
@@ -40,21 +43,25 @@ at::Tensor activation_backward(Activation kind, const at::Tensor& da, const at::
 void rotate(at::Tensor& qkv, std::int64_t heads, std::int64_t head_dim, const at::Tensor& cosine,
             const at::Tensor& sine);
 // Gradients by heads, (B, heads, n, head_dim), k and v with kv_heads, of any strides but the last
-// -> (T, (heads + 2 kv_heads) head_dim). Where tables are given, those of q and k are turned back.
+// -> (T, (heads + 2 kv_heads) head_dim) of dq's type; dk and dv may both be fp32. Where tables are
+// given, those of q and k are turned back.
 at::Tensor join_heads(const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv,
                       const at::Tensor& cosine, const at::Tensor& sine);
 
 // What two attentions over different keys give together, merged by their log-sum-exp, over `a`:
-// out (B, heads, n, head_dim) of any strides but the last, lse (B, heads, n) fp32.
+// out (B, heads, n, head_dim) of any strides but the last, a's fp32 or of b's type; lse (B, heads,
+// n) fp32 of any strides, -inf where there were no keys: then `out` counts for nothing.
 void merge_attention(at::Tensor& a_out, at::Tensor& a_lse, const at::Tensor& b_out,
                      const at::Tensor& b_lse);
 
 // Adds the losses of the rows of logits (T, words) to loss (1, fp64), unscaled; a target of -1 has
-// none. With `gradient` the logits become scale times the gradient of the sum of losses.
+// none. With `gradient` the logits become scale times the gradient of the sum of losses. REQUIRES
+// targets (T), 64-bit, below `words`.
 void cross_entropy(at::Tensor& logits, const at::Tensor& targets, double scale, bool gradient,
                    at::Tensor& loss);
 
-// gradient[rows[n]] += d_rows[n]. gradient (words, dim) fp32; rows (T), 64-bit; d_rows (T, dim).
+// gradient[rows[n]] += d_rows[n], in no fixed order. gradient (words, dim) fp32; rows (T), 64-bit,
+// those outside of the gradient add nothing; d_rows (T, dim).
 void add_rows(at::Tensor& gradient, const at::Tensor& rows, const at::Tensor& d_rows);
 
 // The numbers of one update, as optim/optimizer.cpp makes them.
@@ -66,10 +73,11 @@ struct UpdateRates {
   float correction = 1;  // of the second moment
   float epsilon = 0;
 };
-// One update of `value`, all tensors contiguous and of as many elements. `master` fp32, or
-// undefined: then value itself is updated, and where it is narrow, rounded to the nearest, or with
-// `stochastic` up or down by chance in proportion, drawn from (seed, element). Moments fp32 or
-// narrow, rounded likewise; undefined for plain SGD.
+// One update of `value`, all tensors contiguous and of as many elements. `master` fp32, of which
+// value is the rounded copy; undefined: value itself is updated, and where it is narrow, rounded to
+// the nearest, or with `stochastic` up or down by chance in proportion, drawn from (seed, element).
+// Moments fp32 or bf16, rounded likewise; undefined for plain SGD. The gradient is fp32 or bf16. In
+// fp32 the bits are those of the CPU's update.
 struct Update {
   at::Tensor value, master, gradient, first_moment, second_moment;
   UpdateRates rates;
@@ -78,8 +86,8 @@ struct Update {
 };
 void update(const Update& update);
 
-// out[b] = sum of squares of rows [bounds[b], bounds[b+1]) of a contiguous (rows, width) tensor, in
-// fp64, for b < out.numel(). `bounds` on the host.
+// out[b] = sum of squares of rows [bounds[b], bounds[b+1]) of a contiguous (rows, ...) tensor, in
+// fp64 and repeatable to the bit, for b < out.numel(), at most 64. `bounds` on the host, ascending.
 void block_squares(const at::Tensor& gradient, const std::vector<std::int64_t>& bounds,
                    at::Tensor& out);
 

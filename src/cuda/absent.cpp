@@ -1,0 +1,76 @@
+// Stands in for the rest of this folder in a build without CUDA.
+#include "base/error.h"
+#include "cuda/attention.h"
+#include "cuda/device.h"
+#include "cuda/functions.h"
+
+namespace sluice::cuda {
+namespace {
+
+[[noreturn]] void absent() { throw InternalError("built without CUDA"); }
+
+}  // namespace
+
+std::string why_not() {
+  return "this build has no CUDA: it takes nvcc and a torch with CUDA; build again where both are";
+}
+int num_devices() { return 0; }
+
+struct Moment::State {};
+Moment::Moment() { absent(); }
+Moment::~Moment() = default;
+Moment::Moment(Moment&&) noexcept = default;
+Moment& Moment::operator=(Moment&&) noexcept = default;
+void Moment::record() { absent(); }
+void Moment::precede() const { absent(); }
+void Moment::wait() const { absent(); }
+double Moment::seconds_since(const Moment&) const { absent(); }
+
+struct Partitions::State {};
+Partitions::Partitions(int, int, int) { absent(); }
+Partitions::~Partitions() = default;
+int Partitions::count() const { absent(); }
+int Partitions::sms() const { absent(); }
+
+struct RankStream::State {};
+RankStream::RankStream(int) { absent(); }
+RankStream::RankStream(const Partitions&, int) { absent(); }
+RankStream::~RankStream() = default;
+
+void synchronize() { absent(); }
+void use_on_this_stream(const at::Tensor&) { absent(); }
+MemoryUse memory_use(int) { absent(); }
+void reset_peak(int) { absent(); }
+
+AttentionResult attention(const AttentionCall&) { absent(); }
+std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor&,
+                                                                  const AttentionCall&,
+                                                                  const AttentionResult&) {
+  absent();
+}
+
+NormResult norm(const at::Tensor&, const at::Tensor&, const at::Tensor&, double) { absent(); }
+NormResult add_norm(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                    double, at::Tensor&) {
+  absent();
+}
+NormGradient norm_backward(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                           const at::Tensor&, const at::Tensor&, const at::Tensor&) {
+  absent();
+}
+at::Tensor activation(Activation, const at::Tensor&) { absent(); }
+at::Tensor activation_backward(Activation, const at::Tensor&, const at::Tensor&) { absent(); }
+void rotate(at::Tensor&, std::int64_t, std::int64_t, const at::Tensor&, const at::Tensor&) {
+  absent();
+}
+at::Tensor join_heads(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                      const at::Tensor&) {
+  absent();
+}
+void merge_attention(at::Tensor&, at::Tensor&, const at::Tensor&, const at::Tensor&) { absent(); }
+void cross_entropy(at::Tensor&, const at::Tensor&, double, bool, at::Tensor&) { absent(); }
+void add_rows(at::Tensor&, const at::Tensor&, const at::Tensor&) { absent(); }
+void update(const Update&) { absent(); }
+void block_squares(const at::Tensor&, const std::vector<std::int64_t>&, at::Tensor&) { absent(); }
+
+}  // namespace sluice::cuda

@@ -1,0 +1,397 @@
+#include "cuda/functions.h"
+
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
+#include <fmt/ranges.h>
+
+#include <limits>
+
+#include "base/error.h"
+#include "cuda/kernels/kernels.h"
+
+namespace sluice::cuda {
+namespace {
+
+using kernels::Type;
+
+template <typename Call>
+void launch(void (*launcher)(const Call&, cudaStream_t), const Call& call) {
+  launcher(call, c10::cuda::getCurrentCUDAStream().stream());
+  C10_CUDA_CHECK(cudaGetLastError());
+}
+
+Type type_of(const at::Tensor& x, const char* name) {
+  switch (x.scalar_type()) {
+    case at::kFloat: return Type::f32;
+    case at::kBFloat16: return Type::bf16;
+    case at::kHalf: return Type::f16;
+    default: throw InternalError(fmt::format("{} is {}", name, c10::toString(x.scalar_type())));
+  }
+}
+
+void check_on_gpu(const at::Tensor& x, const char* name) {
+  SLUICE_CHECK(x.defined() && x.is_cuda(), "{} is not on a GPU", name);
+}
+
+// On a GPU, contiguous, of the type and the sizes.
+void check_tensor(const at::Tensor& x, const char* name, at::ScalarType type,
+                  at::IntArrayRef sizes) {
+  check_on_gpu(x, name);
+  SLUICE_CHECK(x.scalar_type() == type, "{} is {}, not {}", name, c10::toString(x.scalar_type()),
+               c10::toString(type));
+  SLUICE_CHECK(x.sizes() == sizes, "{} is {}, not {}", name, fmt::join(x.sizes(), " x "),
+               fmt::join(sizes, " x "));
+  SLUICE_CHECK(x.is_contiguous(), "{} is not contiguous", name);
+}
+
+// (T, columns), contiguous.
+void check_rows(const at::Tensor& x, const char* name) {
+  SLUICE_CHECK(x.dim() == 2, "{} has {} dimensions", name, x.dim());
+  check_tensor(x, name, x.scalar_type(), x.sizes());
+  type_of(x, name);
+}
+
+int as_int(std::int64_t n) {
+  SLUICE_CHECK(n >= 0 && n <= std::numeric_limits<int>::max() / 4, "{} is too many", n);
+  return static_cast<int>(n);
+}
+
+// Rows are blocks of a launch.
+std::int64_t as_blocks(std::int64_t n) {
+  SLUICE_CHECK(n <= std::numeric_limits<int>::max(), "{} rows are too many", n);
+  return n;
+}
+
+const void* data(const at::Tensor& x) { return x.defined() ? x.const_data_ptr() : nullptr; }
+
+at::Tensor statistics(const at::Tensor& x) {
+  return at::empty({x.size(0), 1}, x.options().dtype(at::kFloat));
+}
+
+NormResult norm_of(const at::Tensor& x, const at::Tensor& addend, const at::Tensor& weight,
+                   const at::Tensor& bias, double epsilon, at::Tensor* sum) {
+  check_rows(x, "x");
+  const std::int64_t dim = x.size(1);
+  check_tensor(weight, "weight", x.scalar_type(), {dim});
+  if (bias.defined()) check_tensor(bias, "bias", x.scalar_type(), {dim});
+  kernels::NormCall call;
+  if (sum) {
+    check_tensor(addend, "addend", x.scalar_type(), x.sizes());
+    *sum = at::empty_like(x);
+    call.addend = data(addend);
+    call.sum = sum->mutable_data_ptr();
+  }
+  NormResult result{at::empty_like(x), bias.defined() ? statistics(x) : at::Tensor(),
+                    statistics(x)};
+  call.type = type_of(x, "x");
+  call.rows = as_blocks(x.size(0));
+  call.dim = as_int(dim);
+  call.x = data(x);
+  call.weight = data(weight);
+  call.bias = data(bias);
+  call.y = result.y.mutable_data_ptr();
+  if (bias.defined()) call.mean = result.mean.mutable_data_ptr<float>();
+  call.rstd = result.rstd.mutable_data_ptr<float>();
+  call.epsilon = static_cast<float>(epsilon);
+  launch(kernels::norm, call);
+  return result;
+}
+
+kernels::Gate gate_of(Activation kind) {
+  switch (kind) {
+    case Activation::gelu_tanh: return kernels::Gate::gelu_tanh;
+    case Activation::gelu_erf: return kernels::Gate::gelu_erf;
+    case Activation::swiglu: return kernels::Gate::swiglu;
+  }
+  throw InternalError("an activation that is none");
+}
+
+kernels::ActivationCall activation_call(Activation kind, const at::Tensor& u) {
+  check_rows(u, "u");
+  const int parts = kind == Activation::swiglu ? 2 : 1;
+  SLUICE_CHECK(u.size(1) % parts == 0, "{} columns are no gate and as many more", u.size(1));
+  kernels::ActivationCall call;
+  call.type = type_of(u, "u");
+  call.gate = gate_of(kind);
+  call.rows = as_blocks(u.size(0));
+  call.width = as_int(u.size(1) / parts);
+  call.u = data(u);
+  return call;
+}
+
+// Of heads of `head_dim` in `tokens` rows; the tables may be undefined.
+kernels::Table table_of(const at::Tensor& cosine, const at::Tensor& sine, std::int64_t tokens,
+                        std::int64_t head_dim) {
+  SLUICE_CHECK(head_dim > 0 && head_dim <= 2048, "heads of {}", head_dim);
+  if (!cosine.defined()) return {};
+  SLUICE_CHECK(head_dim % 2 == 0, "heads of {} have no halves", head_dim);
+  const std::int64_t rows = cosine.size(0);
+  SLUICE_CHECK(tokens == 0 || (rows > 0 && tokens % rows == 0), "{} rows of angles for {} tokens",
+               rows, tokens);
+  check_tensor(cosine, "cosine", at::kFloat, {rows, head_dim / 2});
+  check_tensor(sine, "sine", at::kFloat, {rows, head_dim / 2});
+  return {cosine.const_data_ptr<float>(), sine.const_data_ptr<float>(), rows};
+}
+
+// x is (B, heads, n), or with head_dim of stride 1 after it.
+kernels::Heads heads_of(const at::Tensor& x, const char* name, at::IntArrayRef sizes) {
+  check_on_gpu(x, name);
+  SLUICE_CHECK(x.sizes() == sizes, "{} is {}, not {}", name, fmt::join(x.sizes(), " x "),
+               fmt::join(sizes, " x "));
+  SLUICE_CHECK(x.dim() == 3 || x.stride(3) == 1 || x.size(3) <= 1,
+               "the last dimension of {} has stride {}", name, x.stride(3));
+  kernels::Heads heads;
+  heads.type = type_of(x, name);
+  heads.data = x.data_ptr();
+  heads.heads = as_int(x.size(1));
+  heads.batch_stride = x.stride(0);
+  heads.head_stride = x.stride(1);
+  heads.token_stride = x.stride(2);
+  return heads;
+}
+
+void check_heads(const at::Tensor& x, const char* name) {
+  check_on_gpu(x, name);
+  SLUICE_CHECK(x.dim() == 4, "{} has {} dimensions", name, x.dim());
+}
+
+}  // namespace
+
+NormResult norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                double epsilon) {
+  return norm_of(x, at::Tensor(), weight, bias, epsilon, nullptr);
+}
+
+NormResult add_norm(const at::Tensor& x, const at::Tensor& addend, const at::Tensor& weight,
+                    const at::Tensor& bias, double epsilon, at::Tensor& sum) {
+  return norm_of(x, addend, weight, bias, epsilon, &sum);
+}
+
+NormGradient norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
+                           const at::Tensor& mean, const at::Tensor& rstd,
+                           const at::Tensor& addend) {
+  check_rows(x, "x");
+  const std::int64_t rows = as_blocks(x.size(0)), dim = x.size(1);
+  check_tensor(dy, "dy", x.scalar_type(), x.sizes());
+  check_tensor(weight, "weight", x.scalar_type(), {dim});
+  check_tensor(rstd, "rstd", at::kFloat, {rows, 1});
+  if (mean.defined()) check_tensor(mean, "mean", at::kFloat, {rows, 1});
+  if (addend.defined()) check_tensor(addend, "addend", x.scalar_type(), x.sizes());
+  const at::TensorOptions wide = x.options().dtype(at::kFloat);
+  NormGradient out;
+  out.dx = at::empty_like(x);
+  if (rows == 0) {
+    out.d_weight = at::zeros({dim}, wide);
+    if (mean.defined()) out.d_bias = at::zeros({dim}, wide);
+    return out;
+  }
+  out.d_weight = at::empty({dim}, wide);
+  if (mean.defined()) out.d_bias = at::empty({dim}, wide);
+
+  kernels::NormBackwardCall call;
+  call.type = type_of(x, "x");
+  call.rows = rows;
+  call.dim = as_int(dim);
+  call.dy = data(dy);
+  call.x = data(x);
+  call.weight = data(weight);
+  call.addend = data(addend);
+  call.mean = mean.defined() ? mean.const_data_ptr<float>() : nullptr;
+  call.rstd = rstd.const_data_ptr<float>();
+  call.dx = out.dx.mutable_data_ptr();
+  call.d_weight = out.d_weight.mutable_data_ptr<float>();
+  if (mean.defined()) call.d_bias = out.d_bias.mutable_data_ptr<float>();
+  const at::Tensor partials = at::empty({kernels::norm_partials(call)}, wide);
+  call.partials = partials.mutable_data_ptr<float>();
+  launch(kernels::norm_backward, call);
+  return out;
+}
+
+at::Tensor activation(Activation kind, const at::Tensor& u) {
+  kernels::ActivationCall call = activation_call(kind, u);
+  at::Tensor a = at::empty({u.size(0), call.width}, u.options());
+  call.out = a.mutable_data_ptr();
+  launch(kernels::activation, call);
+  return a;
+}
+
+at::Tensor activation_backward(Activation kind, const at::Tensor& da, const at::Tensor& u) {
+  kernels::ActivationCall call = activation_call(kind, u);
+  check_tensor(da, "da", u.scalar_type(), {u.size(0), call.width});
+  at::Tensor du = at::empty_like(u);
+  call.da = data(da);
+  call.out = du.mutable_data_ptr();
+  launch(kernels::activation_backward, call);
+  return du;
+}
+
+void rotate(at::Tensor& qkv, std::int64_t heads, std::int64_t head_dim, const at::Tensor& cosine,
+            const at::Tensor& sine) {
+  check_rows(qkv, "qkv");
+  SLUICE_CHECK(heads * head_dim <= qkv.size(1), "{} heads of {} in {} columns", heads, head_dim,
+               qkv.size(1));
+  SLUICE_CHECK(cosine.defined(), "nothing to rotate by");
+  kernels::RotateCall call;
+  call.type = type_of(qkv, "qkv");
+  call.tokens = as_blocks(qkv.size(0));
+  call.columns = qkv.size(1);
+  call.heads = as_int(heads);
+  call.head_dim = as_int(head_dim);
+  call.qkv = qkv.mutable_data_ptr();
+  call.table = table_of(cosine, sine, call.tokens, head_dim);
+  launch(kernels::rotate, call);
+}
+
+at::Tensor join_heads(const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv,
+                      const at::Tensor& cosine, const at::Tensor& sine) {
+  check_heads(dq, "dq");
+  check_heads(dk, "dk");
+  const std::int64_t batch = dq.size(0), heads = dq.size(1), length = dq.size(2),
+                     head_dim = dq.size(3), kv_heads = dk.size(1);
+  kernels::JoinCall call;
+  call.batch = batch;
+  call.length = length;
+  call.head_dim = as_int(head_dim);
+  call.dq = heads_of(dq, "dq", dq.sizes());
+  call.dk = heads_of(dk, "dk", {batch, kv_heads, length, head_dim});
+  call.dv = heads_of(dv, "dv", dk.sizes());
+  SLUICE_CHECK(
+      call.dk.type == call.dv.type && (call.dk.type == call.dq.type || call.dk.type == Type::f32),
+      "dq, dk and dv are {}, {} and {}", c10::toString(dq.scalar_type()),
+      c10::toString(dk.scalar_type()), c10::toString(dv.scalar_type()));
+  const std::int64_t tokens = as_blocks(batch * length);
+  call.table = table_of(cosine, sine, tokens, head_dim);
+  at::Tensor out = at::empty({tokens, (heads + 2 * kv_heads) * head_dim}, dq.options());
+  call.out = out.mutable_data_ptr();
+  launch(kernels::join_heads, call);
+  return out;
+}
+
+void merge_attention(at::Tensor& a_out, at::Tensor& a_lse, const at::Tensor& b_out,
+                     const at::Tensor& b_lse) {
+  check_heads(a_out, "a_out");
+  const at::IntArrayRef sizes = a_out.sizes(), rows = sizes.slice(0, 3);
+  SLUICE_CHECK(sizes[3] > 0 && sizes[3] <= 2048, "heads of {}", sizes[3]);
+  kernels::MergeCall call;
+  call.batch = sizes[0];
+  call.length = sizes[2];
+  call.head_dim = as_int(sizes[3]);
+  as_blocks(sizes[0] * sizes[2]);
+  call.a = heads_of(a_out, "a_out", sizes);
+  call.b = heads_of(b_out, "b_out", sizes);
+  call.a_lse = heads_of(a_lse, "a_lse", rows);
+  call.b_lse = heads_of(b_lse, "b_lse", rows);
+  SLUICE_CHECK(call.a.type == call.b.type || call.a.type == Type::f32, "outputs are {} and {}",
+               c10::toString(a_out.scalar_type()), c10::toString(b_out.scalar_type()));
+  SLUICE_CHECK(call.a_lse.type == Type::f32 && call.b_lse.type == Type::f32,
+               "statistics are {} and {}", c10::toString(a_lse.scalar_type()),
+               c10::toString(b_lse.scalar_type()));
+  launch(kernels::merge_attention, call);
+}
+
+void cross_entropy(at::Tensor& logits, const at::Tensor& targets, double scale, bool gradient,
+                   at::Tensor& loss) {
+  check_rows(logits, "logits");
+  check_tensor(targets, "targets", at::kLong, {logits.size(0)});
+  check_tensor(loss, "loss", at::kDouble, {1});
+  kernels::CrossEntropyCall call;
+  call.type = type_of(logits, "logits");
+  call.rows = as_blocks(logits.size(0));
+  call.words = as_int(logits.size(1));
+  call.logits = logits.mutable_data_ptr();
+  call.targets = targets.const_data_ptr<std::int64_t>();
+  call.scale = static_cast<float>(scale);
+  call.gradient = gradient;
+  call.loss = loss.mutable_data_ptr<double>();
+  launch(kernels::cross_entropy, call);
+}
+
+void add_rows(at::Tensor& gradient, const at::Tensor& rows, const at::Tensor& d_rows) {
+  check_rows(gradient, "gradient");
+  check_rows(d_rows, "d_rows");
+  check_tensor(gradient, "gradient", at::kFloat, {gradient.size(0), d_rows.size(1)});
+  check_tensor(rows, "rows", at::kLong, {d_rows.size(0)});
+  kernels::AddRowsCall call;
+  call.type = type_of(d_rows, "d_rows");
+  call.count = as_blocks(d_rows.size(0));
+  call.words = gradient.size(0);
+  call.dim = as_int(d_rows.size(1));
+  call.gradient = gradient.mutable_data_ptr<float>();
+  call.rows = rows.const_data_ptr<std::int64_t>();
+  call.d_rows = data(d_rows);
+  launch(kernels::add_rows, call);
+}
+
+void update(const Update& update) {
+  kernels::UpdateCall call;
+  const auto check = [&](const at::Tensor& x, const char* name) {
+    check_on_gpu(x, name);
+    SLUICE_CHECK(x.is_contiguous(), "{} is not contiguous", name);
+    SLUICE_CHECK(x.numel() == update.value.numel(), "{} has {} elements, the value {}", name,
+                 x.numel(), update.value.numel());
+    return type_of(x, name);
+  };
+  call.value_type = check(update.value, "value");
+  call.count = update.value.numel();
+  call.value = update.value.data_ptr();
+  if (update.master.defined()) {
+    SLUICE_CHECK(check(update.master, "master") == Type::f32 && call.value_type != Type::f32,
+                 "a master of {} for a value of {}", c10::toString(update.master.scalar_type()),
+                 c10::toString(update.value.scalar_type()));
+    call.master = update.master.data_ptr<float>();
+  }
+  call.gradient_type = check(update.gradient, "gradient");
+  SLUICE_CHECK(call.gradient_type != Type::f16, "the gradient is fp16");
+  call.gradient = data(update.gradient);
+  SLUICE_CHECK(update.first_moment.defined() == update.second_moment.defined(),
+               "one moment without the other");
+  if (update.first_moment.defined()) {
+    call.moment_type = check(update.first_moment, "first moment");
+    SLUICE_CHECK(check(update.second_moment, "second moment") == call.moment_type &&
+                     call.moment_type != Type::f16,
+                 "moments are {} and {}", c10::toString(update.first_moment.scalar_type()),
+                 c10::toString(update.second_moment.scalar_type()));
+    call.first = update.first_moment.data_ptr();
+    call.second = update.second_moment.data_ptr();
+  }
+  const UpdateRates& rates = update.rates;
+  call.scale = rates.scale;
+  call.keep = rates.keep;
+  call.rate = rates.rate;
+  call.beta1 = rates.beta1;
+  call.beta2 = rates.beta2;
+  call.rest1 = rates.rest1;
+  call.rest2 = rates.rest2;
+  call.correction = rates.correction;
+  call.epsilon = rates.epsilon;
+  call.stochastic = update.stochastic;
+  call.seed = update.seed;
+  launch(kernels::update, call);
+}
+
+void block_squares(const at::Tensor& gradient, const std::vector<std::int64_t>& bounds,
+                   at::Tensor& out) {
+  check_tensor(gradient, "gradient", gradient.scalar_type(), gradient.sizes());
+  check_tensor(out, "out", at::kDouble, out.sizes());
+  const std::int64_t ranges = out.numel(), rows = gradient.dim() > 0 ? gradient.size(0) : 1;
+  SLUICE_CHECK(ranges <= kernels::Bounds::kMaxRanges, "{} blocks of rows", ranges);
+  SLUICE_CHECK(static_cast<std::int64_t>(bounds.size()) == ranges + 1, "{} bounds of {} blocks",
+               bounds.size(), ranges);
+  const std::int64_t width = rows > 0 ? gradient.numel() / rows : 0;
+  kernels::SquaresCall call;
+  call.type = type_of(gradient, "gradient");
+  call.values = data(gradient);
+  call.ranges = as_int(ranges);
+  for (std::size_t n = 0; n < bounds.size(); ++n) {
+    SLUICE_CHECK(bounds[n] <= rows && bounds[n] >= (n > 0 ? bounds[n - 1] : 0),
+                 "bound {} is {} of {} rows", n, bounds[n], rows);
+    call.bounds.at[n] = bounds[n] * width;
+  }
+  const at::Tensor partials =
+      at::empty({kernels::square_partials(call.bounds, call.ranges)}, out.options());
+  call.partials = partials.mutable_data_ptr<double>();
+  call.out = out.mutable_data_ptr<double>();
+  launch(kernels::block_squares, call);
+}
+
+}  // namespace sluice::cuda

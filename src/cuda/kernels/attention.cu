@@ -1,0 +1,94 @@
+#include "cuda/kernels/launch.cuh"
+
+namespace sluice::cuda::kernels {
+namespace {
+
+constexpr int kAtOnce = 2;          // heads that a thread reads before it computes
+constexpr int kBlockThreads = 128;  // about: a block has whole heads
+
+// What each part's output counts for in that of both, and their statistic. One that has seen no
+// keys has a statistic of -inf and counts for nothing, whatever its output is.
+struct Weights {
+  float a, b, lse;
+};
+__device__ Weights weights_of(float a, float b) {
+  const float most = fmaxf(a, b);
+  if (most == -INFINITY) return {0.f, 0.f, most};
+  const float ea = expf(a - most), eb = expf(b - most), sum = ea + eb;
+  return {ea / sum, eb / sum, most + logf(sum)};
+}
+
+// A token to a block: threadIdx.x has a group of columns, threadIdx.y heads in turn.
+template <typename A, typename B, bool kVector>
+__global__ void merge_rows(MergeCall call) {
+  constexpr int N = kWidth<B>;
+  const int column = static_cast<int>(threadIdx.x) * N, valid = call.head_dim - column;
+  const int heads = call.a.heads, step = static_cast<int>(blockDim.y);
+  const unsigned batch = blockIdx.x / static_cast<unsigned>(call.length),
+                 token = blockIdx.x % static_cast<unsigned>(call.length);
+  const auto at = [&](const Heads& part, int head) {
+    return batch * part.batch_stride + token * part.token_stride + head * part.head_stride;
+  };
+  A* a_out = static_cast<A*>(call.a.data) + column;
+  const B* b_out = static_cast<const B*>(call.b.data) + column;
+  float* a_lse = static_cast<float*>(call.a_lse.data);
+  const float* b_lse = static_cast<const float*>(call.b_lse.data);
+  // All threads go the same number of times round, for the barrier.
+  for (int base = 0; base < heads; base += kAtOnce * step) {
+    const int start = base + static_cast<int>(threadIdx.y);
+    Pack<A, N> a_pack[kAtOnce] = {};
+    Pack<B, N> b_pack[kAtOnce] = {};
+    float a[kAtOnce] = {}, b[kAtOnce] = {};
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k)
+      if (const int head = start + k * step; head < heads) {
+        a[k] = a_lse[at(call.a_lse, head)];
+        b[k] = b_lse[at(call.b_lse, head)];
+        a_pack[k] = load<kVector, N>(a_out + at(call.a, head), valid);
+        b_pack[k] = load<kVector, N>(b_out + at(call.b, head), valid);
+      }
+    __syncthreads();  // before anyone writes what others of the head have to read
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k)
+      if (const int head = start + k * step; head < heads) {
+        const Weights weights = weights_of(a[k], b[k]);
+        float out[N], more[N];
+        widen(a_pack[k], out);
+        widen(b_pack[k], more);
+#pragma unroll
+        for (int j = 0; j < N; ++j)
+          out[j] = (weights.a > 0 ? weights.a * out[j] : 0.f) +
+                   (weights.b > 0 ? weights.b * more[j] : 0.f);
+        store<kVector>(a_out + at(call.a, head), narrow<A>(out), valid);
+        if (threadIdx.x == 0) a_lse[at(call.a_lse, head)] = weights.lse;
+      }
+  }
+}
+
+}  // namespace
+
+void merge_attention(const MergeCall& call, cudaStream_t stream) {
+  const std::int64_t tokens = call.batch * call.length;
+  if (tokens == 0 || call.a.heads == 0) return;
+  with_type(call.b.type, [&](auto tag) {
+    using B = typename decltype(tag)::type;
+    const int groups = divide_up(call.head_dim, kWidth<B>);
+    const dim3 block(static_cast<unsigned>(groups),
+                     static_cast<unsigned>(
+                         std::clamp(kBlockThreads / groups, 1, divide_up(call.a.heads, kAtOnce))));
+    const bool vector =
+        call.head_dim % kWidth<B> == 0 && regular(call.a, kWidth<B>) && regular(call.b, kWidth<B>);
+    with_flag(vector, [&](auto fast) {
+      constexpr bool kFast = decltype(fast)::value;
+      const auto run = [&](auto* kernel) {
+        kernel<<<static_cast<unsigned>(tokens), block, 0, stream>>>(call);
+      };
+      if (call.a.type == call.b.type)
+        run(merge_rows<B, B, kFast>);
+      else
+        run(merge_rows<float, B, kFast>);
+    });
+  });
+}
+
+}  // namespace sluice::cuda::kernels
