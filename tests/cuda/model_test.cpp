@@ -1,0 +1,282 @@
+// Gradients on a GPU against those of the CPU in fp32, for all families: whole and in slices,
+// packed documents, every recomputation level, I and W apart and together.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "cuda/device.h"
+#include "cuda/eager.h"
+#include "model/stage.h"
+#include "support/gradients.h"
+
+namespace sluice {
+namespace {
+
+struct Model {
+  std::string name;
+  ModelShape shape;
+  std::int64_t length = 0;
+};
+
+ModelShape shape_of(ModelFamily family, std::int64_t dim, std::int64_t heads, std::int64_t kv_heads,
+                    std::int64_t ffn, std::int64_t words, std::int64_t length) {
+  ModelShape shape;
+  shape.family = family;
+  shape.layers = 3;
+  shape.dim = dim;
+  shape.heads = heads;
+  shape.kv_heads = kv_heads;
+  shape.ffn_dim = ffn;
+  shape.vocab_size = words;
+  shape.positions = family == ModelFamily::llama ? 0 : length;
+  return shape;
+}
+
+std::vector<Model> models() {
+  using enum ModelFamily;
+  return {{"llama", shape_of(llama, 256, 4, 4, 704, 1000, 512), 512},
+          {"llama, grouped heads of 128", shape_of(llama, 512, 4, 2, 1376, 1024, 256), 256},
+          {"gpt2", shape_of(gpt2, 256, 4, 4, 1024, 1001, 512), 512},
+          {"bert", shape_of(bert, 256, 4, 4, 1024, 1000, 384), 384},
+          {"llama, odd", shape_of(llama, 24, 4, 2, 44, 37, 48), 48},
+          {"gpt2, odd", shape_of(gpt2, 24, 4, 4, 41, 37, 50), 50}};
+}
+
+Microbatch random_microbatch(const ModelShape& shape, std::int64_t sequences, std::int64_t length,
+                             std::uint64_t seed, bool packed) {
+  Microbatch batch;
+  at::Tensor drawn = at::empty({sequences, length + 1}, at::kFloat);
+  initialise_normal(drawn, seed, "tokens", 1000);
+  const at::Tensor tokens = drawn.abs().to(at::kLong).remainder(shape.vocab_size);
+  batch.tokens = tokens.slice(1, 0, length).contiguous();
+  batch.targets = tokens.slice(1, 1, length + 1).clone();
+  batch.targets.select(1, 3).fill_(-1);
+  if (packed)
+    for (std::int64_t s = 0; s < sequences; ++s)
+      batch.documents.starts.push_back({0, length / 3 + s, length / 2, length - 5});
+  return batch;
+}
+
+struct Way {
+  SliceBounds bounds;
+  RecomputeLevel level = RecomputeLevel::none;
+  bool fused = false;
+  TensorKind kind = {};
+};
+
+TensorKind on_gpu(at::ScalarType dtype) {
+  TensorKind kind = dtype;
+  kind.device = at::Device(at::kCUDA, 0);
+  return kind;
+}
+
+struct Outcome {
+  double loss = 0;
+  test::Gradients gradients;
+};
+
+// One step of two stages by hand. `weights`, where given, are what the parameters start as.
+Outcome run_step(const ModelShape& shape, std::vector<Microbatch> batches, double scale,
+                 const Way& way, const test::Gradients& weights) {
+  std::vector<std::unique_ptr<Stage>> stages;
+  for (const bool last : {false, true}) {
+    StageOptions options;
+    options.shape = shape;
+    options.first_layer = last ? 1 : 0;
+    options.end_layer = last ? shape.layers : 1;
+    options.embedding = !last;
+    options.head = last;
+    options.level = way.level;
+    options.kind = way.kind;
+    options.head_in_forward = way.kind.on_gpu() && way.fused;
+    stages.push_back(std::make_unique<Stage>(options));
+    stages.back()->begin_step(way.bounds, scale);
+    for (Parameter* parameter : stages.back()->parameters())
+      if (!weights.empty()) parameter->value.copy_(weights.at(parameter->name));
+  }
+  for (Microbatch& batch : batches)
+    for (at::Tensor* tensor : {&batch.tokens, &batch.targets})
+      *tensor = tensor->to(way.kind.device);
+  const int slices = static_cast<int>(way.bounds.size()) - 1;
+  const int count = static_cast<int>(batches.size());
+  for (int m = 0; m < count; ++m)
+    for (int c = 0; c < slices; ++c) {
+      at::Tensor x;
+      for (const auto& stage : stages)
+        x = stage->forward(m, c, batches[static_cast<std::size_t>(m)], x);
+    }
+  for (int m = 0; m < count; ++m)
+    for (int c = slices - 1; c >= 0; --c) {
+      at::Tensor gradient;
+      for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage)
+        gradient =
+            way.fused ? (*stage)->backward(m, c, gradient) : (*stage)->input_grad(m, c, gradient);
+      for (const auto& stage : stages)
+        if (!way.fused) stage->weight_grad(m, c);
+    }
+  Outcome outcome;
+  for (const auto& stage : stages) {
+    outcome.loss += stage->loss();
+    EXPECT_EQ(stage->stash_bytes(), 0);
+    for (const Parameter* parameter : stage->parameters())
+      outcome.gradients[parameter->name] = parameter->gradient.to(at::kCPU, at::kDouble);
+  }
+  return outcome;
+}
+
+// The weights of the CPU's fp32 model, rounded to `dtype`.
+test::Gradients rounded_weights(const ModelShape& shape, at::ScalarType dtype) {
+  StageOptions options;
+  options.shape = shape;
+  options.end_layer = shape.layers;
+  options.embedding = options.head = true;
+  options.seed = 5;
+  Stage stage(options);
+  test::Gradients weights;
+  for (const Parameter* parameter : stage.parameters())
+    weights[parameter->name] = parameter->value.to(dtype).to(at::kFloat);
+  return weights;
+}
+
+struct Errors {
+  double all = 0;    // of all parameters together
+  double worst = 0;  // of one
+  std::string worst_name;
+};
+
+Errors errors(const test::Gradients& actual, const test::Gradients& expected) {
+  double difference = 0, total = 0;
+  Errors out;
+  for (const auto& [name, wanted] : expected) {
+    const double d = (actual.at(name).to(at::kCPU, at::kDouble) - wanted).norm().item<double>();
+    difference += d * d;
+    total += wanted.square().sum().item<double>();
+    const double share = d / test::gradient_scale(expected, name);
+    if (share > out.worst) {
+      out.worst = share;
+      out.worst_name = name;
+    }
+  }
+  out.all = std::sqrt(difference / total);
+  return out;
+}
+
+std::vector<SliceBounds> cuts(const Model& model) {
+  const std::int64_t n = model.length;
+  if (model.shape.encoder()) return {{0, n}};
+  return {{0, n}, {0, n / 2, n}, {0, n / 3, n / 2 + 1, n}};
+}
+
+class OnGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string cause = cuda::why_not(); !cause.empty()) GTEST_SKIP() << cause;
+  }
+};
+
+TEST_F(OnGpu, GradientsInFp32EqualTheCpu) {
+  for (const Model& model : models())
+    for (const bool packed : {false, true}) {
+      const std::vector<Microbatch> batches = {
+          random_microbatch(model.shape, 2, model.length, 1, packed),
+          random_microbatch(model.shape, 2, model.length, 2, packed)};
+      const double scale = 1.0 / static_cast<double>(4 * model.length);
+      const auto weights = rounded_weights(model.shape, at::kFloat);
+      const Outcome cpu = run_step(model.shape, batches, scale, {{0, model.length}}, weights);
+      for (const SliceBounds& bounds : cuts(model)) {
+        const Outcome gpu = run_step(model.shape, batches, scale,
+                                     {.bounds = bounds, .kind = on_gpu(at::kFloat)}, weights);
+        const Errors error = errors(gpu.gradients, cpu.gradients);
+        EXPECT_LE(error.worst, 1e-4) << model.name << ", " << bounds.size() - 1
+                                     << " slices, packed " << packed << ": " << error.worst_name;
+        EXPECT_NEAR(gpu.loss, cpu.loss, 1e-5 * cpu.loss) << model.name;
+      }
+    }
+}
+
+TEST_F(OnGpu, GradientsInBf16AreAsCloseAsEagers) {
+  for (const Model& model : models())
+    for (const bool packed : {false, true}) {
+      const std::vector<Microbatch> batches = {
+          random_microbatch(model.shape, 4, model.length, 3, packed)};
+      const double scale = 1.0 / static_cast<double>(4 * model.length);
+      const auto weights = rounded_weights(model.shape, at::kBFloat16);
+      const Outcome cpu = run_step(model.shape, batches, scale, {{0, model.length}}, weights);
+      Errors eager;
+      if (!packed) {
+        test::Gradients there;
+        for (const auto& [name, value] : weights)
+          there[name] = value.to(at::Device(at::kCUDA, 0), at::kBFloat16);
+        Microbatch batch = batches[0];
+        batch.tokens = batch.tokens.to(at::kCUDA);
+        batch.targets = batch.targets.to(at::kCUDA);
+        eager = errors(test::eager_gradients(model.shape, there, batch, scale), cpu.gradients);
+      }
+      for (const SliceBounds& bounds : cuts(model))
+        for (const bool fused : {false, true}) {
+          const Outcome gpu =
+              run_step(model.shape, batches, scale,
+                       {.bounds = bounds, .fused = fused, .kind = on_gpu(at::kBFloat16)}, weights);
+          const Errors error = errors(gpu.gradients, cpu.gradients);
+          const std::string where = fmt::format("{}, {} slices{}{}", model.name, bounds.size() - 1,
+                                                packed ? ", packed" : "", fused ? ", fused" : "");
+          fmt::print("{:45s} all {:.2e} worst {:.2e} ({})", where, error.all, error.worst,
+                     error.worst_name);
+          if (!packed) {
+            fmt::print("; eager all {:.2e} worst {:.2e}", eager.all, eager.worst);
+            EXPECT_LE(error.all, 1.5 * eager.all) << where;
+            EXPECT_LE(error.worst, 1.5 * eager.worst) << where << ": " << error.worst_name;
+          }
+          fmt::print("\n");
+          EXPECT_LE(error.all, 1.5e-2) << where;
+          EXPECT_LE(error.worst, 3e-2) << where << ": " << error.worst_name;
+          EXPECT_NEAR(gpu.loss, cpu.loss, 1e-3 * cpu.loss) << where;
+        }
+    }
+}
+
+TEST_F(OnGpu, RecomputationChangesLittle) {
+  const Model model = models()[1];
+  const std::vector<Microbatch> batches = {
+      random_microbatch(model.shape, 2, model.length, 4, false)};
+  const auto weights = rounded_weights(model.shape, at::kBFloat16);
+  for (const SliceBounds& bounds : cuts(model)) {
+    const Outcome kept = run_step(model.shape, batches, 1e-2,
+                                  {.bounds = bounds, .kind = on_gpu(at::kBFloat16)}, weights);
+    for (const RecomputeLevel level : {RecomputeLevel::elementwise, RecomputeLevel::mlp,
+                                       RecomputeLevel::all_but_attention, RecomputeLevel::full})
+      for (const bool fused : {false, true}) {
+        const Outcome again = run_step(
+            model.shape, batches, 1e-2,
+            {.bounds = bounds, .level = level, .fused = fused, .kind = on_gpu(at::kBFloat16)},
+            weights);
+        // The same calls on the same numbers; only what is added in no fixed order may differ.
+        EXPECT_LE(errors(again.gradients, kept.gradients).worst, 4e-3) << static_cast<int>(level);
+      }
+  }
+}
+
+// Long enough that the MLP is computed in chunks, the last one not whole.
+TEST_F(OnGpu, AnMlpInChunksIsTheSame) {
+  Model model{"long", shape_of(ModelFamily::llama, 64, 2, 2, 128, 64, 40000), 40000};
+  const std::vector<Microbatch> batches = {
+      random_microbatch(model.shape, 1, model.length, 4, false)};
+  const auto weights = rounded_weights(model.shape, at::kBFloat16);
+  const auto run = [&](RecomputeLevel level, bool fused) {
+    return run_step(model.shape, batches, 1e-4,
+                    {.bounds = {0, model.length},
+                     .level = level,
+                     .fused = fused,
+                     .kind = on_gpu(at::kBFloat16)},
+                    weights);
+  };
+  const Outcome whole = run(RecomputeLevel::none, true);
+  for (const bool fused : {false, true}) {
+    const Outcome chunks = run(RecomputeLevel::mlp, fused);
+    EXPECT_LE(errors(chunks.gradients, whole.gradients).worst, 1e-2);
+    EXPECT_NEAR(chunks.loss, whole.loss, 1e-6 * whole.loss);
+  }
+}
+
+}  // namespace
+}  // namespace sluice
