@@ -50,6 +50,23 @@ BENCHMARK(simulate_zb_v)
     ->Args({128, 8192})
     ->Unit(benchmark::kMillisecond);
 
+// With contention, in order of time: n log p.
+void simulate_contended(benchmark::State& state) {
+  const Schedule schedule = generate_schedule("1f1b", sizes(state.range(0), state.range(1)));
+  Costs costs = unit_costs(schedule, {1, 1, 1}, 0.1, 1);
+  const auto devices = static_cast<double>(state.range(0));
+  for (double busy = 1; busy <= devices; ++busy)
+    costs.contention.push_back(1.5 - 0.5 * busy / devices);
+  for (auto _ : state)
+    benchmark::DoNotOptimize(simulate(schedule, costs).makespan);
+  count_ops(state, schedule.num_compute_ops());
+}
+BENCHMARK(simulate_contended)
+    ->Args({8, 64})
+    ->Args({64, 512})
+    ->Args({1024, 4882})
+    ->Unit(benchmark::kMillisecond);
+
 // What `sluice schedule NAME` does before it draws.
 void generate_prove_simulate(benchmark::State& state, const char* name) {
   std::size_t ops = 0;

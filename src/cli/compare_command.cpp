@@ -124,8 +124,11 @@ Row price_variant(const Flags& flags, const Variant& variant) {
   row.command +=
       fmt::format(" --times {},{},{} --comm {} --keep-after-i {}", exact(times.f), exact(times.i),
                   exact(times.w), exact(flags.pricing.comm), exact(flags.pricing.keep_after_i));
-  row.sim = simulate(schedule, unit_costs(schedule, times, flags.pricing.comm, 1),
-                     {.keep_after_i = flags.pricing.keep_after_i});
+  Costs costs = unit_costs(schedule, times, flags.pricing.comm, 1);
+  costs.contention = flags.pricing.contention;
+  if (!costs.contention.empty())
+    row.command += fmt::format(" --contention {}", fmt::join(costs.contention, ","));
+  row.sim = simulate(schedule, costs, {.keep_after_i = flags.pricing.keep_after_i});
   row.peak = row.sim.max_peak / share;
   return row;
 }
@@ -168,6 +171,7 @@ std::string title(const Flags& flags) {
                   flags.devices, flags.microbatches, number(flags.pricing.times.f),
                   number(flags.pricing.times.i), number(flags.pricing.times.w));
   if (flags.pricing.comm > 0) text += fmt::format(", messages {}", number(flags.pricing.comm));
+  if (!flags.pricing.contention.empty()) text += ", with contention";
   return text;
 }
 
@@ -188,11 +192,14 @@ std::string text(const Flags& flags, const Comparison& comparison) {
 }
 
 std::string json(const Flags& flags, const Comparison& comparison) {
+  const std::vector<double>& contention = flags.pricing.contention;
   std::string out = fmt::format(
       "{{\n  \"schema\": 1,\n  \"devices\": {},\n  \"microbatches\": {},\n  \"times\": "
-      "[{},{},{}],\n  \"comm\": {},\n  \"schedules\": [",
+      "[{},{},{}],\n  \"comm\": {},\n{}  \"schedules\": [",
       flags.devices, flags.microbatches, number(flags.pricing.times.f),
-      number(flags.pricing.times.i), number(flags.pricing.times.w), number(flags.pricing.comm));
+      number(flags.pricing.times.i), number(flags.pricing.times.w), number(flags.pricing.comm),
+      contention.empty() ? ""
+                         : fmt::format("  \"contention\": [{}],\n", fmt::join(contention, ",")));
   for (std::size_t n = 0; n < comparison.rows.size(); ++n) {
     const Row& row = comparison.rows[n];
     out += fmt::format(
@@ -220,6 +227,8 @@ void run(Flags& flags) {
       throw user_error("{} is missing: sluice compare --devices 8 --microbatches 16", flag);
   const Format format = flags.output.format("text,svg,json");
   flags.slices.check();
+  if (!flags.pricing.contention.empty())
+    check_contention(flags.pricing.contention, flags.devices, "--contention");
   if (!flags.slices.given()) flags.slices.slices = std::min(4, flags.slices.tokens);
   const Comparison comparison = compare(flags);
   if (format == Format::json) return flags.output.write(json(flags, comparison));

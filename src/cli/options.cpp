@@ -79,6 +79,11 @@ void PricingFlags::add(CLI::App& app, bool with_costs, const std::string& times_
   add_number(app, "--comm", comm, 0, 1e12, "latency of a message between devices (default 0)");
   add_number(app, "--keep-after-i", keep_after_i, 0, 1,
              "share of a stage-activation kept between I and W (default 1)");
+  app.add_option_function<std::string>(
+         "--contention",
+         [this](const std::string& text) { contention = parse_numbers("--contention", text); },
+         "speed of a busy device with 1, 2, .. all devices busy; all is 1 (default: always 1)")
+      ->type_name("A,..,1");
   if (!with_costs) return;
   add_number(app, "--reduce-time", reduce_time, 0, 1e12,
              "time of one stage's REDUCE_GRAD beside the compute (default 0)");
@@ -87,16 +92,19 @@ void PricingFlags::add(CLI::App& app, bool with_costs, const std::string& times_
 }
 
 void PricingFlags::check() const {
-  if (!costs_file.empty() && (times_given || comm > 0 || reduce_time > 0))
+  if (!costs_file.empty() && (times_given || comm > 0 || reduce_time > 0 || !contention.empty()))
     throw user_error("--costs is '{}' beside {}: the file holds both; give one of them", costs_file,
-                     times_given ? "--times"
-                     : comm > 0  ? "--comm"
-                                 : "--reduce-time");
+                     times_given           ? "--times"
+                     : comm > 0            ? "--comm"
+                     : !contention.empty() ? "--contention"
+                                           : "--reduce-time");
 }
 
 Costs PricingFlags::costs(const Schedule& schedule) const {
   if (!costs_file.empty()) return costs_from_json(read_file(costs_file), schedule);
   Costs costs = unit_costs(schedule, times, comm, keep_after_i);
+  if (!contention.empty()) check_contention(contention, schedule.num_devices(), "--contention");
+  costs.contention = contention;
   if (reduce_time > 0) {
     costs.reduce.assign(static_cast<std::size_t>(schedule.num_stages()), reduce_time);
     costs.data_link.bytes_per_time = 1;

@@ -23,12 +23,13 @@ void add_number(CLI::App& app, const std::string& flag, double& target, double l
 inline constexpr const char* kTimesHelp =
     "times of one stage's F,I,W on a whole microbatch (default 1,1,1; B = I + W)";
 
-// --times, --comm, --reduce-time, --keep-after-i, --costs: how a schedule is priced.
+// --times, --comm, --contention, --reduce-time, --keep-after-i, --costs: how a schedule is priced.
 struct PricingFlags {
   OpTimes times;
   double comm = 0;
   double reduce_time = 0;
   double keep_after_i = 1;
+  std::vector<double> contention;
   std::string costs_file;
   bool times_given = false;
 

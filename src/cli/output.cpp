@@ -207,6 +207,7 @@ std::string caption(const PricedSchedule& priced) {
       "stage-activations",
       sim.makespan, unit, sim.span, unit, sim.bubble, unit, 100 * sim.bubble_rate, sim.max_peak);
   if (sim.max_peak_bytes > 0) out += fmt::format(" ({:.4g} GiB)", sim.max_peak_bytes / (1 << 30));
+  if (!priced.contention.empty()) out += ", with contention";
   if (sim.exposed_reduction > 0)
     out += fmt::format("; {:.6g}{} of the makespan only reduces gradients", sim.exposed_reduction,
                        unit);
@@ -242,6 +243,7 @@ std::string result_json(const PricedSchedule& priced, bool timeline) {
   field("problems", problems + "]");
   if (priced.simulation) {
     const Simulation& sim = *priced.simulation;
+    if (!priced.contention.empty()) field("contention", numbers_json(priced.contention));
     field("makespan", number(sim.makespan));
     field("span", number(sim.span));
     field("ideal", number(sim.ideal));

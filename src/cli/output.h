@@ -31,7 +31,8 @@ struct PricedSchedule {
   Schedule schedule;
   Validation validation;
   std::optional<Simulation> simulation;
-  bool seconds = false;  // times are seconds
+  bool seconds = false;            // times are seconds
+  std::vector<double> contention;  // of the costs
 };
 
 // "8 devices, 16 stages, 16 microbatches; span 113, bubble 17 (15.0%), peak 10 activations"

@@ -25,8 +25,10 @@ PricedSchedule price(PriceRequest request) {
         "compare take more",
         ops, kMaxDrawnOps);
   priced.seconds = !request.pricing.costs_file.empty();
+  const Costs costs = request.pricing.costs(priced.schedule);
+  priced.contention = costs.contention;
   priced.simulation =
-      simulate(priced.schedule, request.pricing.costs(priced.schedule),
+      simulate(priced.schedule, costs,
                {.timeline = request.timeline, .keep_after_i = request.pricing.keep_after_i});
   priced.simulation->timeline.caption = caption(priced);
   return priced;

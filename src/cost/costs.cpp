@@ -1,5 +1,8 @@
 #include "cost/costs.h"
 
+#include "base/error.h"
+#include "base/text.h"
+
 namespace sluice {
 
 double Costs::duration(const Op& op) const {
@@ -38,6 +41,23 @@ Costs unit_costs(const Schedule& schedule, const OpTimes& times, double comm, do
   Costs costs(schedule.num_stages(), schedule.num_slices, std::move(table));
   costs.default_link.latency = comm;
   return costs;
+}
+
+void check_contention(const std::vector<double>& contention, int devices, std::string_view name) {
+  if (contention.size() != static_cast<std::size_t>(devices))
+    throw user_error(
+        "{} has {} numbers, and there are {} devices: give the speed with 1, 2, ... {} of them "
+        "busy, or leave it out",
+        name, contention.size(), devices, devices);
+  for (std::size_t n = 0; n < contention.size(); ++n)
+    if (!(contention[n] >= 1e-3 && contention[n] <= 1e3))
+      throw user_error(
+          "{}[{}] is {}: needs a speed from 0.001 to 1000, where 1 is that with all "
+          "devices busy",
+          name, n, number(contention[n]));
+  if (contention.back() != 1)
+    throw user_error("{} ends with {}: divide by it, since all devices busy is speed 1", name,
+                     number(contention.back()));
 }
 
 }  // namespace sluice

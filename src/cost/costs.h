@@ -68,6 +68,9 @@ class Costs {
   Link data_link;              // of every device to its data-parallel copies
   // Of a group run as one: the share of its shorter ops that hides behind the longest. 0: serial.
   double overlap = 0;
+  // Speed of a busy device while 1..P of the P devices are busy, relative to all of them busy, as
+  // which the durations are meant. Empty: always the same.
+  std::vector<double> contention;
   std::vector<std::int64_t> layers;  // of each stage, where a profile says it; else empty
   bool measured = false;  // seconds and bytes; otherwise abstract units and stage-activations
 
@@ -81,9 +84,12 @@ class Costs {
 // stage-activation, of which `keep_after_i` stays between I and W; messages take `comm`.
 Costs unit_costs(const Schedule& schedule, const OpTimes& times, double comm, double keep_after_i);
 
+// Throws UserError, starting with `name`, unless there is one speed per device, the last one 1.
+void check_contention(const std::vector<double>& contention, int devices, std::string_view name);
+
 // A costs file (docs/costs-format.md) for this schedule. Throws UserError naming the entry.
 Costs costs_from_json(std::string_view json, const Schedule& schedule);
-// The same, whatever the schedule: without the links between devices.
+// The same, whatever the schedule: without what its devices decide, links and contention.
 Costs stage_costs_from_json(std::string_view json);
 // The same as a file. REQUIRES: measured.
 std::string costs_to_json(const Costs& costs);

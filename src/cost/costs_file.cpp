@@ -47,15 +47,19 @@ std::int64_t whole_number(const Json& value, const std::string& where, const cha
   return static_cast<std::int64_t>(number);
 }
 
-// A list with one entry per slice.
-std::vector<double> per_slice(const Json& value, const std::string& where) {
+// A list with one entry per slice, or per whatever else.
+std::vector<double> amounts(const Json& value, const std::string& where, const char* of) {
   if (!value.is_array() || value.empty())
-    throw user_error("costs: {} is {}: needs a list with one number per slice", where,
-                     shown(value));
+    throw user_error("costs: {} is {}: needs a list with one number per {}", where, shown(value),
+                     of);
   std::vector<double> out;
   for (std::size_t c = 0; c < value.size(); ++c)
     out.push_back(amount(value[c], fmt::format("{}[{}]", where, c)));
   return out;
+}
+
+std::vector<double> per_slice(const Json& value, const std::string& where) {
+  return amounts(value, where, "slice");
 }
 
 struct StageEntry {
@@ -141,7 +145,7 @@ Json parse_file(std::string_view text) {
     throw user_error("costs: {}", error.what());
   }
   check_keys(json, "the file",
-             {"schema", "stages", "links", "default_link", "data_link", "overlap"});
+             {"schema", "stages", "links", "default_link", "data_link", "overlap", "contention"});
   if (!json.contains("schema") || json["schema"] != 1)
     throw user_error("costs: schema is {}: this version reads schema 1",
                      json.contains("schema") ? shown(json["schema"]) : "missing");
@@ -223,6 +227,10 @@ Costs costs_from_json(std::string_view text, const Schedule& schedule) {
                        stages[s].f.size(), schedule.name, schedule.num_slices);
   }
   Costs costs = costs_of(json, stages);
+  if (json.contains("contention") && json["contention"] != Json::array()) {
+    costs.contention = amounts(json["contention"], "contention", "device");
+    check_contention(costs.contention, schedule.num_devices(), "costs: contention");
+  }
   if (json.contains("links")) {
     if (!json["links"].is_array()) throw user_error("costs: links needs a list");
     for (std::size_t n = 0; n < json["links"].size(); ++n) {
@@ -257,7 +265,7 @@ std::string costs_to_json(const Costs& costs) {
       {"kv_gradient_bytes", &OpCosts::kv_gradient},
       {"sent_forward", &OpCosts::sent_forward},
       {"sent_backward", &OpCosts::sent_backward}};
-  std::vector<std::string> stages, links;
+  std::vector<std::string> stages, links, contention;
   for (int stage = 0; stage < costs.num_stages(); ++stage) {
     std::vector<std::string> lists;
     for (const auto& [key, field] : kLists) {
@@ -278,16 +286,20 @@ std::string costs_to_json(const Costs& costs) {
       out += fmt::format(", \"bytes_per_s\": {}", number(link.bytes_per_time));
     return out;
   };
+  for (const double speed : costs.contention)
+    contention.push_back(number(speed));
   for (const auto& [pair, link] : costs.links)
     links.push_back(
         fmt::format("    {{\"from\": {}, \"to\": {}, {}}}", pair.first, pair.second, fields(link)));
   return fmt::format(
       "{{\n  \"schema\": 1,\n  \"stages\": [\n{}\n  ],\n  \"links\": [{}{}{}],\n"
-      "  \"default_link\": {{{}}},\n{}  \"overlap\": {}\n}}\n",
+      "  \"default_link\": {{{}}},\n{}{}  \"overlap\": {}\n}}\n",
       join(stages, ",\n"), links.empty() ? "" : "\n", join(links, ",\n"),
       links.empty() ? "" : "\n  ", fields(costs.default_link),
       costs.reduce.empty() ? ""
                            : fmt::format("  \"data_link\": {{{}}},\n", fields(costs.data_link)),
+      costs.contention.empty() ? ""
+                               : fmt::format("  \"contention\": [{}],\n", join(contention, ", ")),
       number(costs.overlap));
 }
 

@@ -288,6 +288,31 @@ TEST(Cli, ReductionsAreWrittenPricedAndDrawn) {
   EXPECT_EQ((*found)["dur"], 3000);
 }
 
+TEST(Cli, ContentionIsAppliedAndSaid) {
+  const std::string request = "schedule 1f1b --devices 2 --microbatches 2 --contention 2,1";
+  const Json json = json_of(request);
+  EXPECT_EQ(json["makespan"], 6);  // by hand in Contention.OneFOneBByHand
+  EXPECT_EQ(json["contention"], Json({2, 1}));
+  EXPECT_NE(run_sluice(request).out.find("stage-activations, with contention\n"),
+            std::string::npos);
+  EXPECT_FALSE(json_of("schedule 1f1b --devices 2 --microbatches 2").contains("contention"));
+  const TemporaryFolder folder;
+  const std::string stage = R"({"F":[1],"I":[1],"W":[1]})";
+  const std::string costs = folder.write(
+      "costs.json", R"({"schema":1,"contention":[2,1],"stages":[)" + stage + "," + stage + "]}");
+  EXPECT_EQ(json_of("schedule 1f1b --devices 2 --microbatches 2 --costs " + costs)["makespan"], 6);
+  expect_error(request + " --costs " + costs, 2, {"beside --contention"});
+  expect_error("schedule 1f1b --devices 4 --microbatches 4 --contention 2,1", 2,
+               {"--contention has 2 numbers, and there are 4 devices"});
+  expect_error("compare --devices 4 --microbatches 4 --contention 2,1", 2,
+               {"--contention has 2 numbers, and there are 4 devices"});
+  EXPECT_NE(run_sluice("compare --devices 2 --microbatches 2 --contention 2,1")
+                .out.find("per device and microbatch, with contention\n"),
+            std::string::npos);
+  EXPECT_EQ(json_of("compare --devices 2 --microbatches 2 --contention 2,1")["contention"],
+            Json({2, 1}));
+}
+
 TEST(Cli, AMillionCellsOfGarbageAreRefusedWithTheFirstOfThem) {
   const TemporaryFolder folder;
   std::string text;
@@ -324,7 +349,7 @@ TEST(Cli, CompareHoldsTheModelFixed) {
 TEST(Cli, TheCommandBesideEachComparedRowGivesThatRow) {
   const Json json = json_of(
       "compare --devices 4 --microbatches 12 --times 3,4,2 --comm 0.5 --keep-after-i 0.5 "
-      "--tokens 64 --slice-sizes 40,24");
+      "--tokens 64 --slice-sizes 40,24 --contention 1.7,1.3,1.1,1");
   int rows = 0;
   for (const Json& row : json["schedules"]) {
     const std::string command = row["command"];

@@ -53,6 +53,7 @@ TEST(CostsFile, WhatIsWrittenReadsBackTheSame) {
   costs.overlap = 0.25;
   costs.reduce = {12};
   costs.data_link = {4e-6, 1e9};
+  costs.contention = {1};
   const std::string text = costs_to_json(costs);
   const Costs read = costs_from_json(text, two_slices());
   EXPECT_EQ(costs_to_json(read), text);
@@ -68,6 +69,31 @@ TEST(CostsFile, WhatIsWrittenReadsBackTheSame) {
   EXPECT_EQ(read.reduce_bytes(0), 12);
   EXPECT_EQ(read.data_link.latency, 4e-6);
   EXPECT_EQ(read.data_link.bytes_per_time, 1e9);
+  EXPECT_EQ(read.contention, costs.contention);
+}
+
+TEST(CostsFile, ContentionIsOneSpeedPerDevice) {
+  const Schedule two_devices = read_schedule("0F0,0B0\n1F0,1B0\n");
+  const auto with = [](const std::string& contention) {
+    return R"({"schema":1,"stages":[{"F":[1],"B":[2]},{"F":[1],"B":[2]}],"contention":)" +
+           contention + "}";
+  };
+  EXPECT_EQ(costs_from_json(with("[1.5,1]"), two_devices).contention,
+            (std::vector<double>{1.5, 1}));
+  EXPECT_TRUE(costs_from_json(with("[]"), two_devices).contention.empty());
+  EXPECT_TRUE(stage_costs_from_json(with("[1.5,1]")).contention.empty());
+  EXPECT_EQ(error_of(with("1.5"), two_devices),
+            "costs: contention is 1.5: needs a list with one number per device");
+  EXPECT_EQ(error_of(with("[1.5,\"1\"]"), two_devices),
+            "costs: contention[1] is \"1\": needs a number");
+  EXPECT_EQ(error_of(with("[1.5,1.2,1]"), two_devices),
+            "costs: contention has 3 numbers, and there are 2 devices: give the speed with 1, 2, "
+            "... 2 of them busy, or leave it out");
+  EXPECT_EQ(error_of(with("[0,1]"), two_devices),
+            "costs: contention[0] is 0: needs a speed from 0.001 to 1000, where 1 is that with all "
+            "devices busy");
+  EXPECT_EQ(error_of(with("[3,1.5]"), two_devices),
+            "costs: contention ends with 1.5: divide by it, since all devices busy is speed 1");
 }
 
 TEST(CostsFile, StageTimesAddUpTheSlices) {

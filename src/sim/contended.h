@@ -1,0 +1,12 @@
+// The simulator for devices that share power and clocks, so that idle ones make busy ones faster.
+#pragma once
+
+#include "sim/simulate.h"
+
+namespace sluice {
+
+// As simulate(), which calls it. REQUIRES: costs.contention has one entry per device.
+Simulation simulate_contended(const Schedule& schedule, const Costs& costs,
+                              const SimulateOptions& options);
+
+}  // namespace sluice
