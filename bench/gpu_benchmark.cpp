@@ -42,7 +42,7 @@ struct Options {
   int steps = 0;  // measured; 0: by time
   std::string schedule;
   int partitions = 0, sms = 0, microbatches = 1;
-  bool contention = true;
+  bool packed = false;  // documents of random lengths, kept apart
   ModelShape shape;
 
   std::int64_t length() const { return std::stoll(length_by_batch); }
@@ -115,13 +115,24 @@ TrainerOptions trainer_options(const Options& options, const Schedule& schedule)
 Dataset random_data(const Options& options) {
   std::mt19937 random(1);
   const std::int64_t batch = options.batch() * options.microbatches;
-  std::vector<std::int32_t> tokens(static_cast<std::size_t>(4 * batch * options.length() + 1));
+  // Packed: enough for a hundred batches, so that no lengths come again.
+  const std::int64_t batches = options.packed ? 110 : 4;
+  std::vector<std::int32_t> tokens(
+      static_cast<std::size_t>(batches * batch * options.length() + 1));
   for (std::int32_t& token : tokens)
     token =
         static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(options.shape.vocab_size));
   const auto count = static_cast<std::int64_t>(tokens.size());
-  return Dataset(memory_source(std::move(tokens), {0, count}),
-                 {.sequence_length = options.length(), .vocab_size = options.shape.vocab_size});
+  std::vector<std::int64_t> starts = {0};
+  std::uniform_real_distribution<double> exponent(6, 15);  // 64 to 32768 tokens
+  while (options.packed && starts.back() < count)
+    starts.push_back(
+        std::min(count, starts.back() + static_cast<std::int64_t>(std::exp2(exponent(random)))));
+  if (starts.back() < count) starts.push_back(count);
+  return Dataset(memory_source(std::move(tokens), std::move(starts)),
+                 {.sequence_length = options.length(),
+                  .packed = options.packed,
+                  .vocab_size = options.shape.vocab_size});
 }
 
 Schedule make_schedule(const Options& options) {
@@ -237,11 +248,11 @@ void report(const Options& options) {
   const double tokens =
       static_cast<double>(options.length() * options.batch() * options.microbatches);
   std::string line = fmt::format(
-      R"({{"case": "{}", "engine": "sluice", "precision": "{}", "recompute": "{}", "slices": {}, )"
+      R"({{"case": "{}", "engine": "sluice", "precision": "{}", "recompute": "{}", "slices": {}, "packed": {}, )"
       R"("steps": {}, "ms": {:.1f}, "tokens_per_s": {:.0f}, "mfu": {:.4f}, "peak_gib": {:.1f}, )"
       R"("sm_mhz": {:.0f}, "watts": {:.0f})",
-      options.length_by_batch, options.precision, options.recompute, options.slices, result.steps,
-      result.seconds * 1e3, tokens / result.seconds,
+      options.length_by_batch, options.precision, options.recompute, options.slices, options.packed,
+      result.steps, result.seconds * 1e3, tokens / result.seconds,
       model_flops(options) / result.seconds / kPeakFlops,
       static_cast<double>(result.memory_peak) / (1 << 30), result.clock_and_power[0],
       result.clock_and_power[1]);
@@ -278,6 +289,7 @@ int main(int argc, char** argv) {
   app.add_option("--warmup", options.warmup, "seconds of steps before");
   app.add_option("--seconds", options.seconds, "seconds of measured steps");
   app.add_option("--steps", options.steps, "so many measured steps instead");
+  app.add_flag("--packed", options.packed, "documents of 64 to 32768 tokens, kept apart");
   app.add_option("--schedule", options.schedule);
   app.add_option("--partitions", options.partitions);
   app.add_option("--sms", options.sms, "multiprocessors of each partition");

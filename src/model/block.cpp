@@ -286,8 +286,7 @@ at::Tensor Block::attention_grad(const at::Tensor& d_o, BlockState& state,
   at::Tensor dq = attention_backward(
       split_heads(d_o, context, local_.heads), attention_input(state, context.slice), output,
       context.documents, context.bounds, state.d_keys, state.d_values);
-  at::Tensor dk = state.d_keys[context.slice].to(d_o.scalar_type());
-  const at::Tensor dv = state.d_values[context.slice].to(d_o.scalar_type());
+  at::Tensor dk = state.d_keys[context.slice], dv = state.d_values[context.slice];
   state.d_keys.resize(context.slice);
   state.d_values.resize(context.slice);
   if (dq.is_cuda()) {
@@ -297,6 +296,8 @@ at::Tensor Block::attention_grad(const at::Tensor& d_o, BlockState& state,
     return cuda::join_heads(dq, dk, dv, table(context.rotation.cosine),
                             table(context.rotation.sine));
   }
+  dk = dk.to(d_o.scalar_type());
+  dv = dv.to(d_o.scalar_type());
   if (shape_.family == ModelFamily::llama) {
     dq = rotate(dq, context.rotation, true);
     dk = rotate(dk, context.rotation, true);

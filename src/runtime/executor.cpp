@@ -96,6 +96,8 @@ void Executor::run_to(std::size_t limit) {
       throw CommError(located(error.what(), next_), error.guilty(), error.code());
     } catch (const UserError& error) {
       throw UserError(located(error.what(), next_), error.code());
+    } catch (const c10::OutOfMemoryError&) {
+      throw;  // who knows what else is held tells it
     } catch (const c10::Error& error) {
       throw InternalError(located(error.what_without_backtrace(), next_));
     } catch (const std::exception& error) {

@@ -100,18 +100,27 @@ class Player {
       return at::randint(options.shape.vocab_size, {sequences, options.sequence_length}, generator,
                          at::kLong);
     };
-    batch_.tokens = tokens();
-    batch_.targets = tokens();
+    batch_.tokens = tokens().to(options.kind.device);
+    batch_.targets = tokens().to(options.kind.device);
+  }
+
+  // Rounds in a second, over at least so many seconds.
+  double rate(const Schedule& form, double seconds) {
+    Executor executor = make_executor(form);
+    round(executor);
+    const auto start = Clock::now();
+    int count = 0;
+    while (count == 0 || seconds_since(start) < seconds) {
+      round(executor);
+      ++count;
+    }
+    return count / seconds_since(start);
   }
 
   // Adds to `timings` until that is enough.
   void play(const Schedule& form, OpTimings& timings) {
     ++passes_;
-    std::map<int, Stage*> local;
-    for (const auto& [number, stage] : stages_)
-      local[number] = stage.get();
-    Executor executor(form, local, alone_,
-                      {&tensor_group_, tensor_.sequence_norms(), options_.scatter_gather, nullptr});
+    Executor executor = make_executor(form);
     round(executor);  // warms up
     Finish finish(world_);
     world_.barrier("profile");
@@ -126,6 +135,14 @@ class Player {
   }
 
  private:
+  Executor make_executor(const Schedule& form) {
+    std::map<int, Stage*> local;
+    for (const auto& [number, stage] : stages_)
+      local[number] = stage.get();
+    return Executor(form, local, alone_,
+                    {&tensor_group_, tensor_.sequence_norms(), options_.scatter_gather, nullptr});
+  }
+
   // Tensor ranks play the same rounds: as many as the first of them says.
   bool agreed(bool mine) {
     mesh_.tensor().broadcast(0, std::as_writable_bytes(std::span(&mine, 1)), "profile");
@@ -220,6 +237,34 @@ void measure_links(const Schedule& schedule, Communicator& world, std::int64_t n
 
 }  // namespace
 
+// How much faster a device is while others are idle: all work, then all but the last, and so on.
+std::vector<double> measure_contention(Player& player, const Schedule& lowered, Communicator& ranks,
+                                       const ProfileOptions& profile) {
+  // Short rounds, so that all end at about the same time.
+  Schedule few = lowered;
+  for (Program& program : few.programs)
+    std::erase_if(program, [](const Op& op) { return op.microbatch > 0; });
+  const auto size = static_cast<std::size_t>(ranks.size());
+  std::vector<double> all_busy, contention(size, 1);
+  for (std::size_t busy = size; busy > 0; --busy) {
+    if (ranks.rank() == 0 && profile.on_progress)
+      profile.on_progress(fmt::format("profiling, contention: {} of {} devices busy", busy, size));
+    ranks.barrier("contention");
+    const double mine = static_cast<std::size_t>(ranks.rank()) < busy
+                            ? player.rate(few, std::max(profile.seconds, 1.0))
+                            : 0;
+    std::vector<double> rates(size);
+    ranks.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(rates)),
+                     "contention");
+    if (busy == size) all_busy = rates;
+    double sum = 0;
+    for (std::size_t rank = 0; rank < busy; ++rank)
+      sum += rates[rank] / all_busy[rank];
+    contention[busy - 1] = sum / static_cast<double>(busy);
+  }
+  return contention;
+}
+
 Costs profile_ops(const TrainerOptions& options, const Schedule& lowered, Communicator& world,
                   const ProfileOptions& profile) {
   at::set_num_threads(profile.threads_per_rank);
@@ -232,12 +277,16 @@ Costs profile_ops(const TrainerOptions& options, const Schedule& lowered, Commun
     player.play(other_form(lowered), timings);
     player.play(lowered, timings);
     timings.gather_into(costs, mesh.pipeline());
+    if (options.kind.on_gpu() && mesh.pipeline().size() > 1)
+      costs.contention = measure_contention(player, lowered, mesh.pipeline(), profile);
   }
   double largest = 1;
   for (int stage = 0; stage < lowered.num_stages(); ++stage)
     for (int slice = 0; slice < lowered.num_slices; ++slice)
       largest = std::max(
           {largest, costs.at(stage, slice).sent_forward, costs.at(stage, slice).sent_backward});
+  // On a GPU that ranks share a tensor changes hands, whatever its size.
+  if (options.kind.on_gpu()) largest = sizeof(void*);
   measure_links(lowered, mesh.pipeline(), static_cast<std::int64_t>(largest), costs);
   // The first two data ranks stand for all, with as much as their first stage reduces.
   if (Communicator& data = mesh.data(); data.size() > 1) {

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "runtime/gpu_memory.h"
 #include "schedule/transforms/forward_only.h"
 #include "schedule/transforms/forward_prefix.h"
 
@@ -162,6 +163,13 @@ template <typename Run>
 auto Trainer::guarded(const Run& run) {
   try {
     return run();
+  } catch (const c10::OutOfMemoryError&) {
+    std::int64_t stash = 0;
+    for (const auto& [number, stage] : stages_)
+      stash += stage->stash_bytes();
+    const UserError error = out_of_memory(options_, schedule_, stash);
+    mesh_.world().fail(std::make_exception_ptr(error));
+    throw error;
   } catch (...) {
     mesh_.world().fail(std::current_exception());  // before the messages under way are dropped
     throw;

@@ -1,0 +1,62 @@
+#include "runtime/gpu_memory.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "cuda/device.h"
+#include "runtime/options.h"
+
+namespace sluice {
+namespace {
+
+double gibibytes(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+
+std::string remedy(const TrainerOptions& options, const GpuMemory& memory) {
+  constexpr const char* kLevels[] = {"none", "elementwise", "mlp", "all-but-attention", "full"};
+  const auto level = static_cast<std::size_t>(options.level);
+  const std::int64_t states = memory.gradients + memory.optimizer;
+  const bool narrow = options.kind.gradient_dtype != at::kFloat;
+  if (states > memory.stash + memory.rest && !narrow)
+    return "set training.dtype, training.gradient_dtype and optimizer.state_dtype to bfloat16 and "
+           "optimizer.master_weights to false, or use more ranks";
+  if (options.level != RecomputeLevel::full)
+    return fmt::format("set recompute.level to {} (it is {})", kLevels[level + 1], kLevels[level]);
+  return "use shorter sequences or smaller microbatches (parallelism.num_microbatches), or cut "
+         "sequences (parallelism.slices)";
+}
+
+}  // namespace
+
+GpuMemory fixed_memory(const TrainerOptions& options, const Schedule& schedule) {
+  GpuMemory memory;
+  const StagedModel model = staged_model(options, schedule);
+  for (int device = 0; device < schedule.num_devices(); ++device) {
+    const WeightBytes bytes = weight_bytes(model, schedule.placement.stages_of(device),
+                                           options.optimizer.kind == OptimizerKind::adamw);
+    memory.weights += bytes.weights;
+    memory.gradients += bytes.gradients;
+    memory.optimizer += bytes.optimizer;
+  }
+  return memory;
+}
+
+std::string memory_line(GpuMemory memory, std::int64_t peak) {
+  memory.rest = peak - memory.weights - memory.gradients - memory.optimizer - memory.stash;
+  return fmt::format(
+      "{:.2f} GiB: weights {:.2f}, gradients {:.2f}, optimizer {:.2f}, stash {:.2f}, buffers, "
+      "workspace and rounding {:.2f}",
+      gibibytes(peak), gibibytes(memory.weights), gibibytes(memory.gradients),
+      gibibytes(memory.optimizer), gibibytes(memory.stash), gibibytes(memory.rest));
+}
+
+UserError out_of_memory(const TrainerOptions& options, const Schedule& schedule,
+                        std::int64_t stash) {
+  const cuda::MemoryUse use = cuda::memory_use(options.kind.device.index());
+  GpuMemory memory = fixed_memory(options, schedule);
+  memory.stash = stash;
+  return UserError(fmt::format("the GPU's {:.1f} GiB are full. Held: {}; {}", gibibytes(use.total),
+                               memory_line(memory, use.allocated), remedy(options, memory)),
+                   ExitCode::temporary);
+}
+
+}  // namespace sluice

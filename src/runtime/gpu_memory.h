@@ -1,0 +1,30 @@
+// Where the memory of a GPU has gone, by name.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/error.h"
+#include "runtime/trainer.h"
+
+namespace sluice {
+
+// What the ranks of this process hold on the GPU, in bytes.
+struct GpuMemory {
+  std::int64_t weights = 0, gradients = 0, optimizer = 0;
+  std::int64_t stash = 0;
+  std::int64_t rest = 0;  // tensors between stages, temporaries of ops, rounding
+};
+
+// Of all ranks of a pipeline: what they hold from start to end.
+GpuMemory fixed_memory(const TrainerOptions& options, const Schedule& schedule);
+
+// The error of a run whose GPU is full while `stash` bytes are stashed: one line with what holds
+// how much and which setting would help most.
+UserError out_of_memory(const TrainerOptions& options, const Schedule& schedule,
+                        std::int64_t stash);
+
+// "weights 2.51 GiB, ...", of the allocator's peak.
+std::string memory_line(GpuMemory memory, std::int64_t peak);
+
+}  // namespace sluice
