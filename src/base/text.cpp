@@ -109,6 +109,13 @@ std::size_t utf8_length(std::string_view text) {
   return length <= text.size() ? length : std::string_view::npos;
 }
 
+std::uint64_t hash_of(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text)
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates) {
   const std::string wanted = lower(name);
   std::string best;

@@ -35,6 +35,9 @@ std::string json_quote(std::string_view text);
 // surrogates and what lies beyond the last code point are none), npos where the text ends in it.
 std::size_t utf8_length(std::string_view text);
 
+// FNV-1a.
+std::uint64_t hash_of(std::string_view text);
+
 // The candidate closest to `name` by edit distance (case-insensitive), or "" when none is close.
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates);
 

@@ -43,12 +43,10 @@ Balance balance_of(const Config& config, const Schedule& schedule) {
   balance.query.placement = schedule.placement;
   balance.query.layers = config.model.layers;
   balance.query.work = part_work(balance.times, schedule);
-  balance.query.memory = memory_of_devices(
-      balance.model, schedule, options.optimizer.kind == OptimizerKind::adamw,
-      [&](const WeightBytes& held) {
-        const BesideWeights beside = beside_weights(options, schedule, held);
-        return held.weights + held.gradients + held.optimizer + beside.reduction + beside.rollback;
-      });
+  balance.query.memory = memory_of_devices(balance.model, schedule, [&](const WeightBytes& held) {
+    const BesideWeights beside = beside_weights(options, schedule, held);
+    return held.weights + held.gradients + held.optimizer + beside.reduction + beside.rollback;
+  });
   balance.query.memory_cap = config.parallelism.device_memory_mib * (1 << 20);
   return balance;
 }

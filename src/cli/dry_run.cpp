@@ -146,8 +146,7 @@ BesideWeights beside_weights(const TrainerOptions& options, const Schedule& sche
   BesideWeights bytes;
   if (const std::int64_t data = mesh_of(options, schedule).data(); data > 1)
     bytes.reduction = held.gradients + held.gradients / data * (data - 1);
-  if (options.deferred_validation)
-    bytes.rollback = held.own_elements * Optimizer::kept_bytes_per_element(options.optimizer.kind);
+  if (options.deferred_validation) bytes.rollback = held.kept;
   return bytes;
 }
 
@@ -159,7 +158,6 @@ std::vector<RankMemory> memory_by_rank(const RunSetup& setup) {
     slice_bytes.push_back(boundary_bytes(model, slice_tokens(model, schedule, slice)));
   const std::vector<std::int64_t> buffers = peak_buffer_bytes(schedule, slice_bytes);
   const MeshShape mesh = mesh_of(options, schedule);
-  const bool adamw = options.optimizer.kind == OptimizerKind::adamw;
   std::vector<RankMemory> ranks(static_cast<std::size_t>(schedule.num_devices()));
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     RankMemory& rank = ranks[r];
@@ -171,7 +169,7 @@ std::vector<RankMemory> memory_by_rank(const RunSetup& setup) {
     rank.stages.assign(stages.begin(), stages.end());
     for (const int stage : rank.stages)
       rank.layers.push_back(model.layers_per_stage[static_cast<std::size_t>(stage)]);
-    const WeightBytes held = weight_bytes(model, rank.stages, adamw);
+    const WeightBytes held = weight_bytes(model, rank.stages);
     rank.weights = held.weights;
     rank.gradients = held.gradients;
     rank.optimizer = held.optimizer;

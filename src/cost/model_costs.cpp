@@ -14,7 +14,7 @@ StageLayers StagedModel::layers_of(int stage) const {
   return layers;
 }
 
-WeightBytes weight_bytes(const StagedModel& model, std::span<const int> stages, bool adamw) {
+WeightBytes weight_bytes(const StagedModel& model, std::span<const int> stages) {
   constexpr std::int64_t kFloat = 4;
   std::int64_t count = 0, sharded = 0;
   for (const int stage : stages)
@@ -22,8 +22,12 @@ WeightBytes weight_bytes(const StagedModel& model, std::span<const int> stages, 
       count += parameter.count(model.tensor);
       sharded += parameter.shard_count(model.tensor, model.shard);
     }
-  const std::int64_t states = (adamw ? 2 : 0) + (model.element_bytes < kFloat ? 1 : 0);
-  return {count * model.element_bytes, count * kFloat, sharded * kFloat * states, sharded};
+  const bool masters = model.masters && model.element_bytes < kFloat;
+  const std::int64_t moments = model.moments * model.moment_bytes;
+  return {.weights = count * model.element_bytes,
+          .gradients = count * model.gradient_bytes,
+          .optimizer = sharded * (moments + (masters ? kFloat : 0)),
+          .kept = sharded * (moments + (masters ? kFloat : model.element_bytes))};
 }
 
 std::int64_t slice_tokens(const StagedModel& model, const Schedule& schedule, int slice) {
@@ -38,6 +42,7 @@ StashQuery query_of(const StagedModel& model, const Schedule& schedule, int slic
           .level = model.level,
           .tokens = slice_tokens(model, schedule, slice),
           .element_bytes = model.element_bytes,
+          .gradient_bytes = model.gradient_bytes,
           .sliced = schedule.num_slices > 1,
           .tensor = model.tensor,
           .sequence_norms = model.sequence_norms,
@@ -52,16 +57,15 @@ std::int64_t boundary_bytes(const StagedModel& model, std::int64_t tokens) {
 
 namespace {
 
-// fp32 gradients of a stage that its first data rank hands to those that add them up.
+// Gradients of a stage that its first data rank hands to those that add them up.
 std::int64_t reduced_bytes(const StagedModel& model, int stage) {
-  constexpr std::int64_t kFloat = 4;
   std::int64_t elements = 0;
   for (const ParameterShape& p : stage_parameters(model.shape, model.layers_of(stage))) {
     const std::int64_t rows = p.rows(model.tensor), width = p.count(model.tensor) / rows;
     const BlockRows own = share_rows(rows, 0, model.shard * model.replicate);
     elements += (rows - (own.end - own.begin)) * width;
   }
-  return elements * kFloat;
+  return elements * model.gradient_bytes;
 }
 
 }  // namespace

@@ -15,27 +15,33 @@ struct StagedModel {
   ModelShape shape;
   std::vector<std::int64_t> layers_per_stage;
   RecomputeLevel level = RecomputeLevel::none;
-  std::int64_t element_bytes = 4;  // of an activation
+  std::int64_t element_bytes = 4;  // of an activation, and of a weight
   std::int64_t sequences = 1;      // of a microbatch
   std::int64_t sequence_length = 0;
-  std::int64_t tensor = 1;      // ranks that share each stage; costs are those of one of them
-  bool sequence_norms = false;  // they divide the tokens between the products
-  bool scatter = false;         // they divide what is sent to the next stage
-  std::int64_t shard = 1;       // ranks that divide the optimizer's states
-  std::int64_t replicate = 1;   // copies of these
+  std::int64_t tensor = 1;          // ranks that share each stage; costs are those of one of them
+  bool sequence_norms = false;      // they divide the tokens between the products
+  bool scatter = false;             // they divide what is sent to the next stage
+  std::int64_t shard = 1;           // ranks that divide the optimizer's states
+  std::int64_t replicate = 1;       // copies of these
+  std::int64_t gradient_bytes = 4;  // of an element of a weight's gradient
+  std::int64_t moments = 2;         // that the optimizer keeps of each element: AdamW's two
+  std::int64_t moment_bytes = 4;
+  bool masters = true;  // of narrow weights, in fp32
   bool gpu = false;
   bool head_in_forward = false;  // as in StashQuery
 
   StageLayers layers_of(int stage) const;
 };
 
-// What a rank with these stages, all different, holds from start to end: fp32 gradients; AdamW's
-// two moments, and masters of narrow weights, in fp32.
+// What a rank with these stages, all different, holds from start to end; `optimizer` is moments and
+// masters.
 struct WeightBytes {
   std::int64_t weights = 0, gradients = 0, optimizer = 0;
-  std::int64_t own_elements = 0;  // that the rank updates
+  // What Optimizer::keep() copies: of the rows that the rank updates, masters or else weights, and
+  // moments.
+  std::int64_t kept = 0;
 };
-WeightBytes weight_bytes(const StagedModel& model, std::span<const int> stages, bool adamw);
+WeightBytes weight_bytes(const StagedModel& model, std::span<const int> stages);
 
 // Tokens of a slice over all sequences of a microbatch.
 std::int64_t slice_tokens(const StagedModel& model, const Schedule& schedule, int slice);

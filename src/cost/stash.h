@@ -11,11 +11,12 @@ namespace sluice {
 struct StashQuery {
   ModelShape shape;
   RecomputeLevel level = RecomputeLevel::none;
-  std::int64_t tokens = 0;         // of the slice, over all sequences of the microbatch
-  std::int64_t element_bytes = 4;  // of an activation
-  bool sliced = false;             // more than one slice: keys and values must stay for later ones
-  std::int64_t tensor = 1;         // ranks that share a layer; what one of them keeps
-  bool sequence_norms = false;     // they divide the tokens between the products
+  std::int64_t tokens = 0;          // of the slice, over all sequences of the microbatch
+  std::int64_t element_bytes = 4;   // of an activation
+  std::int64_t gradient_bytes = 4;  // of a weight's; only temporaries (workspace.h) depend on it
+  bool sliced = false;              // more than one slice: keys and values must stay for later ones
+  std::int64_t tensor = 1;          // ranks that share a layer; what one of them keeps
+  bool sequence_norms = false;      // they divide the tokens between the products
   bool gpu = false;
   bool head_in_forward = false;  // F adds to the gradients of the head's output projection at once
 

@@ -61,6 +61,9 @@ OpWorkspace block_workspace(const StashQuery& q) {
             std::max(kept.after_f, kept.after_i);
   // Products of narrow types are made in fp32.
   if (narrow) bytes.w = (local.up_columns + s.dim) * kFloat * q.tokens;
+  // A narrow gradient is made wide while a product is added: the largest, up or down.
+  if (q.gradient_bytes < kFloat)
+    bytes.w += std::max(local.up_columns, local.qkv_dim()) * s.dim * kFloat;
   // Inputs and output gradients of four products, put together.
   if (q.sequence_norms) bytes.w += 4 * s.dim * e * q.tokens;
   return bytes;
@@ -76,6 +79,7 @@ OpWorkspace embedding_workspace(const StashQuery& q) {
       std::min(q.tokens, std::max(q.shape.vocab_size / q.tensor, q.shape.positions));
   bytes.w = distinct * q.shape.dim * kFloat;
   if (q.element_bytes < kFloat) bytes.w += unit * kFloat;
+  if (q.gradient_bytes < kFloat) bytes.w += distinct * q.shape.dim * (kFloat + q.gradient_bytes);
   if (q.tensor > 1) bytes.f += 2 * unit * q.element_bytes;  // the lookup, and the parts of its sum
   if (q.sequence_norms) bytes.w += unit * q.element_bytes;  // the gradient put together
   return bytes;
@@ -95,6 +99,7 @@ OpWorkspace head_workspace(const StashQuery& q) {
   const std::int64_t backward = s.encoder() ? 3 * unit * e : q.tokens * norm_backward(s, e);
   bytes.f = unit * e + std::max(product, backward);
   bytes.w = std::max(logits + wide, s.encoder() && narrow ? 2 * unit * kFloat : 0);
+  if (q.gradient_bytes < kFloat) bytes.w += words * s.dim * kFloat;
   if (q.tensor > 1) bytes.f += unit * e;      // the gradient's parts
   if (q.sequence_norms) bytes.f += unit * e;  // the input put together
   if (q.sequence_norms) bytes.w += unit * e;

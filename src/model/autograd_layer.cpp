@@ -106,8 +106,8 @@ AutogradLayer::AutogradLayer(const LayerOptions& options, OwnModule module)
                        parameter.name);
     // The same storage, but no leaf of a graph: the optimizer may write to it.
     parameter.value = tensor.detach();
-    parameter.gradient =
-        at::zeros(tensor.sizes(), tensor.options().dtype(at::kFloat).requires_grad(false));
+    parameter.gradient = at::zeros(
+        tensor.sizes(), tensor.options().dtype(options.kind.gradient_dtype).requires_grad(false));
     parameter.decay = tensor.dim() > 1;
     // A number on its own is one row.
     parameter.shard =

@@ -20,9 +20,9 @@ at::Tensor logits_gradient(const at::Tensor& logits, const at::Tensor& lse,
   return gradient.mul_(targets.ge(0).unsqueeze(1)).mul_(scale);
 }
 
-// gradient[rows[n]] += d_rows[n]. What several of them add to one row is added up first, so that a
-// microbatch adds one number to each element, as it does everywhere: whoever adds up microbatches,
-// the result has the same bits.
+// gradient[rows[n]] += d_rows[n], which are fp32. What several of them add to one row is added up
+// first, so that a microbatch adds one number to each element, as it does everywhere: whoever adds
+// up microbatches, the result has the same bits.
 void add_rows(at::Tensor& gradient, const at::Tensor& rows, const at::Tensor& d_rows) {
   if (gradient.is_cuda() && gradient.scalar_type() == at::kFloat)
     return cuda::add_rows(gradient, rows, d_rows);
@@ -31,9 +31,13 @@ void add_rows(at::Tensor& gradient, const at::Tensor& rows, const at::Tensor& d_
     return;
   }
   const auto [distinct, places, counts] = at::_unique2(rows, true, true);
-  gradient.index_add_(0, distinct,
-                      at::zeros({distinct.size(0), gradient.size(1)}, gradient.options())
-                          .index_add_(0, places, d_rows));
+  at::Tensor sums = at::zeros({distinct.size(0), gradient.size(1)}, d_rows.options())
+                        .index_add_(0, places, d_rows);
+  if (gradient.scalar_type() == at::kFloat)
+    gradient.index_add_(0, distinct, sums);
+  else
+    gradient.index_copy_(0, distinct,
+                         sums.add_(gradient.index_select(0, distinct)).to(gradient.scalar_type()));
 }
 
 }  // namespace
@@ -272,6 +276,9 @@ void Head::weight_grad(Stash& stash) {
 void Head::output_weight_grad(const Stash& stash) {
   const std::int64_t tokens = stash.targets.size(0), step = head_chunk(words_.count(), false);
   const at::Tensor all = tensor_.gather(stash.n, tokens, TrafficClass::loss, "head");
+  // A narrow gradient is rounded once, not after every chunk; of a wide one this is no copy.
+  at::Tensor d_weight = output_.d_weight.to(at::kFloat);
+  at::Tensor d_bias = shape_.encoder() ? output_.d_bias.to(at::kFloat) : at::Tensor();
   for (std::int64_t begin = 0; begin < tokens; begin += step) {
     const std::int64_t end = std::min(begin + step, tokens);
     const at::Tensor n = all.slice(0, begin, end);
@@ -279,9 +286,11 @@ void Head::output_weight_grad(const Stash& stash) {
     const at::Tensor targets = stash.targets.slice(0, begin, end);
     const at::Tensor gradient = logits_gradient(logits, stash.lse.slice(0, begin, end), targets,
                                                 own_targets(targets), stash.scale);
-    output_.d_weight.addmm_(gradient.t(), n.to(at::kFloat));
-    if (output_.d_bias.defined()) output_.d_bias.add_(gradient.sum(0));
+    d_weight.addmm_(gradient.t(), n.to(at::kFloat));
+    if (d_bias.defined()) d_bias.add_(gradient.sum(0));
   }
+  output_.d_weight.copy_(d_weight);
+  if (d_bias.defined()) output_.d_bias.copy_(d_bias);
 }
 
 }  // namespace sluice

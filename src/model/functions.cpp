@@ -58,15 +58,14 @@ at::Tensor linear_input_grad(const at::Tensor& dy, const at::Tensor& w) { return
 
 void linear_weight_grad(const at::Tensor& dy, const at::Tensor& x, Linear& linear) {
   at::Tensor& d_weight = linear.d_weight;
-  if (dy.is_cuda() && dy.scalar_type() != d_weight.scalar_type())
+  if (!dy.is_cuda())
+    // Of a gradient that is fp32 already this makes no copy.
+    d_weight.copy_(d_weight.to(at::kFloat).addmm_(dy.to(at::kFloat).t(), x.to(at::kFloat)));
+  else if (dy.scalar_type() != d_weight.scalar_type())
     // The product of narrow types adds into the wide gradient by itself.
     at::addmm_out(d_weight, d_weight, dy.t(), x, d_weight.scalar_type());
-  else if (dy.is_cuda())
-    d_weight.addmm_(dy.t(), x);
-  else if (dy.scalar_type() == at::kFloat)
-    linear.d_weight.addmm_(dy.t(), x);
   else
-    linear.d_weight.addmm_(dy.to(at::kFloat).t(), x.to(at::kFloat));
+    d_weight.addmm_(dy.t(), x);
   if (linear.d_bias.defined()) linear.d_bias.add_(dy.sum(0, false, at::kFloat));
 }
 

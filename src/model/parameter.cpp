@@ -6,17 +6,10 @@
 #include <numbers>
 
 #include "base/counter_random.h"
+#include "base/text.h"
 
 namespace sluice {
 namespace {
-
-// FNV-1a.
-std::uint64_t hash_of(const std::string& name) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : name)
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
-}
 
 double uniform(std::uint64_t bits) { return (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53; }
 
@@ -26,6 +19,13 @@ std::vector<std::int64_t> Shard::shape() const {
   std::vector<std::int64_t> shape = whole;
   shape[static_cast<std::size_t>(dim)] = range.count();
   return shape;
+}
+
+std::int64_t Shard::first_element() const {
+  std::int64_t slab = 1;  // elements of each step along the divided dimension
+  for (std::size_t n = 0; n < whole.size(); ++n)
+    if (n != static_cast<std::size_t>(dim)) slab *= whole[n];
+  return range.begin * slab;
 }
 
 Shard whole_shard(std::vector<std::int64_t> shape) {

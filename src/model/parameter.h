@@ -20,6 +20,8 @@ struct TensorKind {
 
   TensorKind() = default;
   TensorKind(at::ScalarType type) : dtype(type) {}
+  TensorKind(at::ScalarType type, at::ScalarType gradient)
+      : dtype(type), gradient_dtype(gradient) {}
   bool on_gpu() const { return device.is_cuda(); }
   at::TensorOptions values() const { return at::TensorOptions(device).dtype(dtype); }
   at::TensorOptions gradients() const { return at::TensorOptions(device).dtype(gradient_dtype); }
@@ -38,6 +40,8 @@ struct Shard {
   int sum_first = 0, sum_end = 0;
 
   std::vector<std::int64_t> shape() const;  // of what is held
+  // The place of the first element held in the whole weight, if its parts lay one behind the other.
+  std::int64_t first_element() const;
 };
 // All of it, on the only rank there is.
 Shard whole_shard(std::vector<std::int64_t> shape);
@@ -45,7 +49,7 @@ Shard whole_shard(std::vector<std::int64_t> shape);
 struct Parameter {
   std::string name;
   at::Tensor value;     // may be a view of rows of a larger weight (q, k, v of one product)
-  at::Tensor gradient;  // fp32, same shape, likewise
+  at::Tensor gradient;  // fp32 or narrow, same shape, likewise
   bool decay = true;    // weight decay applies: matrices, not norms and biases
   Shard shard;
 };

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "cost/parameters.h"
+#include "cuda/functions.h"
 
 namespace sluice {
 namespace {
@@ -29,6 +30,37 @@ double sum_of_squares(const float* values, std::int64_t count) {
     total += value * value;
   }
   return total;
+}
+
+// As cuda::block_squares.
+void block_squares(const at::Tensor& gradient, const std::vector<std::int64_t>& bounds,
+                   const at::Tensor& out) {
+  const at::Tensor wide = gradient.to(at::kFloat);
+  const float* values = wide.const_data_ptr<float>();
+  double* sums = out.mutable_data_ptr<double>();
+  const std::int64_t width = wide.size(1);
+  for (std::size_t b = 0; b + 1 < bounds.size(); ++b)
+    sums[b] = sum_of_squares(values + bounds[b] * width, (bounds[b + 1] - bounds[b]) * width);
+}
+
+// The blocks of a weight that lie in the rows that a rank updates: they follow each other.
+struct OwnBlocks {
+  std::int64_t first = 0;
+  std::vector<std::int64_t> bounds;  // rows
+  std::int64_t count() const { return static_cast<std::int64_t>(bounds.size()) - 1; }
+};
+OwnBlocks own_blocks(const Weight& weight) {
+  OwnBlocks own;
+  for (std::int64_t block = 0; block < kRowBlocks; ++block) {
+    const BlockRows rows = block_rows(weight.rows(), block);
+    if (rows.begin < weight.own.begin || rows.end > weight.own.end) continue;
+    if (own.bounds.empty()) {
+      own.first = block;
+      own.bounds.push_back(rows.begin);
+    }
+    own.bounds.push_back(rows.end);
+  }
+  return own;
 }
 
 // The blocks that one of so many shards has.
@@ -86,20 +118,25 @@ std::vector<T> gather_all(std::span<const T> mine, Communicator& group) {
 }  // namespace
 
 std::vector<double> block_sums(std::span<const Weight> weights) {
-  std::vector<double> sums(weights.size() * kBlocks);
-  double* out = sums.data();
-  for (const Weight& weight : weights) {
-    const at::Tensor gradient = weight.gradient.contiguous();
-    const float* values = gradient.const_data_ptr<float>();
-    const std::int64_t width = gradient.numel() / weight.rows();
-    for (std::int64_t block = 0; block < kRowBlocks; ++block, ++out) {
-      const BlockRows rows = block_rows(weight.rows(), block);
-      const bool own = rows.begin >= weight.own.begin && rows.end <= weight.own.end;
-      if (weight.counted && own)
-        *out = sum_of_squares(values + rows.begin * width, (rows.end - rows.begin) * width);
-    }
+  if (weights.empty()) return {};
+  // Where the gradients are; from a GPU it comes to the host in one piece.
+  const at::Tensor sums = at::zeros({static_cast<std::int64_t>(weights.size()), kRowBlocks},
+                                    weights[0].gradient.options().dtype(at::kDouble));
+  for (std::size_t w = 0; w < weights.size(); ++w) {
+    const Weight& weight = weights[w];
+    const OwnBlocks blocks = own_blocks(weight);
+    if (!weight.counted || blocks.bounds.empty()) continue;
+    at::Tensor out =
+        sums[static_cast<std::int64_t>(w)].slice(0, blocks.first, blocks.first + blocks.count());
+    const at::Tensor gradient = weight.gradient.reshape({weight.rows(), -1});
+    if (gradient.is_cuda())
+      cuda::block_squares(gradient, blocks.bounds, out);
+    else
+      block_squares(gradient, blocks.bounds, out);
   }
-  return sums;
+  const at::Tensor here = sums.cpu();
+  const double* values = here.const_data_ptr<double>();
+  return {values, values + here.numel()};
 }
 
 double StepTotals::gradient_norm() const { return std::sqrt(squares); }
@@ -119,11 +156,10 @@ DeviceTotals device_totals(const std::map<int, std::vector<Weight>>& stages, dou
   for (const double asked : gather_all<double>(std::span(flags).last(1), mesh.tensor()))
     totals.stop += static_cast<std::int64_t>(asked);
 
-  std::vector<double> sums;
-  for (const auto& [number, weights] : stages) {
-    const std::vector<double> of_stage = block_sums(weights);
-    sums.insert(sums.end(), of_stage.begin(), of_stage.end());
-  }
+  std::vector<Weight> all_weights;
+  for (const auto& [number, weights] : stages)
+    all_weights.insert(all_weights.end(), weights.begin(), weights.end());
+  std::vector<double> sums = block_sums(all_weights);
   gather_blocks(sums, mesh);
   const std::vector<double> all = gather_all<double>(sums, mesh.tensor());
   std::size_t first = 0;

@@ -3,23 +3,22 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <numbers>
+
+#include "base/counter_random.h"
+#include "base/text.h"
+#include "cuda/functions.h"
 
 namespace sluice {
 namespace {
 
 constexpr std::int64_t kGrain = 32768;  // elements that a thread is worth
+constexpr std::int64_t kChunk = 1024;   // elements that are made wide at a time
 
-// The numbers of one update.
-struct Rates {
-  float scale = 1;  // of the gradient
-  float keep = 1;   // of the weight, after decay
-  float rate = 0;   // corrected, for AdamW
-  float beta1 = 0, beta2 = 0, rest1 = 1, rest2 = 1;
-  float correction = 1;  // of the second moment
-  float epsilon = 0;
-};
+using Rates = cuda::UpdateRates;
 
 // Loops of our own rather than ATen's kernels: those round the last few elements of a tensor
 // otherwise than the rest, and which elements are last depends on who owns which rows.
@@ -41,6 +40,63 @@ void update_adamw(const Rates r, std::int64_t count, float* __restrict value,
   }
 }
 
+// Some elements of a tensor, as fp32: in their place, or widened while this lives.
+class WideElements {
+ public:
+  WideElements(const at::Tensor& tensor, std::int64_t begin, std::int64_t count) : count_(count) {
+    if (!tensor.defined()) return;
+    if (tensor.scalar_type() == at::kFloat) {
+      values_ = tensor.mutable_data_ptr<float>() + begin;
+      return;
+    }
+    narrow_ = tensor.mutable_data_ptr<at::BFloat16>() + begin;
+    std::copy(narrow_, narrow_ + count, room_.begin());
+    values_ = room_.data();
+  }
+  float* values() { return values_; }
+
+  // Narrow ones back to their place.
+  void round() { std::copy(values_, values_ + (narrow_ ? count_ : 0), narrow_); }
+  // Likewise, each by 16 bits of those of its element, from bit `shift` on. `seed` is the first's.
+  void round_stochastic(std::uint64_t seed, int shift) {
+    for (std::int64_t n = 0; narrow_ && n < count_; ++n)
+      narrow_[n] = at::BFloat16(
+          sluice::round_stochastic(std::bit_cast<std::uint32_t>(values_[n]),
+                                   random_bits(seed, static_cast<std::uint64_t>(n)) >> shift),
+          at::BFloat16::from_bits());
+  }
+
+ private:
+  std::int64_t count_;
+  float* values_ = nullptr;
+  at::BFloat16* narrow_ = nullptr;
+  std::array<float, kChunk> room_;
+};
+
+// Elements [begin, end) of an update, on the CPU; what is updated is the master, where there is
+// one.
+void update_elements(const cuda::Update& update, std::int64_t begin, std::int64_t end) {
+  for (; begin < end; begin += kChunk) {
+    const std::int64_t count = std::min(kChunk, end - begin);
+    const at::Tensor& updated = update.master.defined() ? update.master : update.value;
+    WideElements value(updated, begin, count), gradient(update.gradient, begin, count),
+        first(update.first_moment, begin, count), second(update.second_moment, begin, count);
+    if (first.values())
+      update_adamw(update.rates, count, value.values(), gradient.values(), first.values(),
+                   second.values());
+    else
+      update_sgd(update.rates, count, value.values(), gradient.values());
+    int shift = 0;
+    for (WideElements* elements : {&value, &first, &second}) {
+      if (update.stochastic)
+        elements->round_stochastic(update.seed + static_cast<std::uint64_t>(begin), shift);
+      else
+        elements->round();
+      shift += 16;
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<at::Tensor> Optimizer::Slot::tensors() const {
@@ -55,11 +111,11 @@ Optimizer::Optimizer(const OptimizerOptions& options, const std::vector<Weight>&
     slot.weight = weight;
     slot.value = weight.own_value();
     slot.gradient = weight.own_gradient();
-    slot.has_master = weight.value.scalar_type() != at::kFloat;
+    slot.has_master = options.master_weights && weight.value.scalar_type() != at::kFloat;
     if (slot.has_master) slot.value = slot.value.to(at::kFloat);
     if (options.kind == OptimizerKind::adamw) {
-      slot.first_moment = at::zeros_like(slot.value);
-      slot.second_moment = at::zeros_like(slot.value);
+      slot.first_moment = at::zeros_like(slot.value, options.state_dtype);
+      slot.second_moment = at::zeros_like(slot.value, options.state_dtype);
     }
     slots_.push_back(std::move(slot));
   }
@@ -81,19 +137,31 @@ void Optimizer::step(std::int64_t step, double learning_rate, double gradient_sc
   const auto kept = static_cast<float>(1 - learning_rate * options_.weight_decay);
   for (Slot& slot : slots_) {
     rates.keep = slot.weight.decay ? kept : 1;
-    float* value = slot.value.mutable_data_ptr<float>();
-    const float* gradient = slot.gradient.const_data_ptr<float>();
-    float* first = adamw ? slot.first_moment.mutable_data_ptr<float>() : nullptr;
-    float* second = adamw ? slot.second_moment.mutable_data_ptr<float>() : nullptr;
+    const cuda::Update update{.value = slot.weight.own_value(),
+                              .master = slot.has_master ? slot.value : at::Tensor(),
+                              .gradient = slot.gradient,
+                              .first_moment = slot.first_moment,
+                              .second_moment = slot.second_moment,
+                              .rates = rates,
+                              .stochastic = options_.rounding == Rounding::stochastic,
+                              .seed = seed_of(slot.weight, step)};
+    if (slot.value.is_cuda()) {
+      cuda::update(update);
+      continue;
+    }
     at::parallel_for(0, slot.value.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
-      if (adamw)
-        update_adamw(rates, end - begin, value + begin, gradient + begin, first + begin,
-                     second + begin);
-      else
-        update_sgd(rates, end - begin, value + begin, gradient + begin);
+      update_elements(update, begin, end);
     });
-    if (slot.has_master) slot.weight.own_value().copy_(slot.value);
+    if (slot.has_master) update.value.copy_(slot.value);
   }
+}
+
+std::uint64_t Optimizer::seed_of(const Weight& weight, std::int64_t step) const {
+  const std::uint64_t name = hash_of(weight.drawn_as.empty() ? weight.name : weight.drawn_as);
+  const std::uint64_t drawn =
+      mix(mix(options_.seed ^ mix(name)) + static_cast<std::uint64_t>(step));
+  const std::int64_t width = weight.value.numel() / weight.rows();
+  return drawn + static_cast<std::uint64_t>(weight.place + weight.own.begin * width);
 }
 
 void Optimizer::keep() {

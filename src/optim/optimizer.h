@@ -1,6 +1,15 @@
 // AdamW and plain SGD over named parameters, and the learning rate's course. Element by element and
 // in a fixed order of operations, so that an element's new value depends on nothing but its own
 // value, gradient and state: not on the rows around it that the same rank updates.
+//
+// Computed in fp32, whatever weights, gradients and states are made of: what is narrow is widened,
+// and what of it changes is rounded once, to the nearest or stochastically: up or down by chance,
+// in proportion to what is cut off. Then an update much smaller than the step between two narrow
+// numbers moves a weight now and then, and by as much on average, where rounding to the nearest
+// would lose it. The chance is drawn from (seed, step, the weight's name, the element's place in
+// the whole weight, with the parts of tensor ranks one behind the other): neither schedule nor mesh
+// changes it but for the parts that tensor ranks make of columns, and ranks that hold the same rows
+// draw the same.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -17,10 +26,12 @@ namespace sluice {
 struct Weight {
   std::string name;
   at::Tensor value;
-  at::Tensor gradient;  // fp32
+  at::Tensor gradient;
   bool decay = true;    // weight decay applies
   bool counted = true;  // in norms: of the ranks that hold it, one does
   RowRange own;         // the rows that this rank updates; the other data ranks have the others
+  std::string drawn_as = {};  // another name for stochastic rounding to go by; empty: its own
+  std::int64_t place = 0;     // of its first element in the whole weight
 
   std::int64_t rows() const { return value.size(0); }
   at::Tensor own_value() const { return value.slice(0, own.begin, own.end); }
@@ -28,31 +39,33 @@ struct Weight {
 };
 
 enum class OptimizerKind { adamw, sgd };
+enum class Rounding { nearest, stochastic };
 
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::adamw;
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
-  double weight_decay = 0.1;  // on matrices only
+  double weight_decay = 0.1;                // on matrices only
+  bool master_weights = true;               // in fp32, of narrow weights
+  at::ScalarType state_dtype = at::kFloat;  // of the moments
+  Rounding rounding =
+      Rounding::nearest;   // of narrow weights without masters, and of narrow moments
+  std::uint64_t seed = 0;  // of stochastic rounding
 };
 
 class Optimizer {
  public:
-  // Where weights are not fp32, fp32 masters are kept. Masters and states are of the own rows.
+  // Masters and states are of the own rows.
   Optimizer(const OptimizerOptions& options, const std::vector<Weight>& weights);
 
   // One update of the own rows with gradients times `gradient_scale`. `step` counts from 1.
   void step(std::int64_t step, double learning_rate, double gradient_scale);
 
-  // Copies weights and states, of the own rows; goes back to the last copy.
+  // Copies masters, or weights that have none, and states, of the own rows; goes back to the last
+  // copy.
   void keep();
   void restore();
-  // What keep() takes for each element that the rank updates: of an fp32 weight or master, and of
-  // the states.
-  static constexpr std::int64_t kept_bytes_per_element(OptimizerKind kind) {
-    return kind == OptimizerKind::adamw ? 12 : 4;
-  }
 
   // What must be saved beside the weights.
   struct State {
@@ -66,7 +79,7 @@ class Optimizer {
  private:
   struct Slot {
     Weight weight;
-    at::Tensor value;                        // own rows, fp32: the master or the weight itself
+    at::Tensor value;                        // own rows: the master or the weight itself
     at::Tensor gradient;                     // own rows
     at::Tensor first_moment, second_moment;  // AdamW
     bool has_master = false;
@@ -74,6 +87,9 @@ class Optimizer {
 
     std::vector<at::Tensor> tensors() const;  // that an update changes
   };
+
+  // Of the random bits of the first of its own rows.
+  std::uint64_t seed_of(const Weight& weight, std::int64_t step) const;
 
   OptimizerOptions options_;
   std::vector<Slot> slots_;

@@ -58,7 +58,7 @@ std::vector<StashMoment> moments_of(const Schedule& schedule, std::size_t device
 }  // namespace
 
 std::vector<DeviceMemory> memory_of_devices(
-    StagedModel model, const Schedule& lowered, bool adamw,
+    StagedModel model, const Schedule& lowered,
     const std::function<std::int64_t(const WeightBytes&)>& held) {
   std::vector<std::int64_t> slice_bytes;
   for (int slice = 0; slice < lowered.num_slices; ++slice)
@@ -75,13 +75,12 @@ std::vector<DeviceMemory> memory_of_devices(
     const std::set<int> distinct(placed.begin(), placed.end());
     const std::vector<int> stages(distinct.begin(), distinct.end());
     DeviceMemory& memory = out.emplace_back();
-    const auto ends = static_cast<double>(held(weight_bytes(model, stages, adamw)));
+    const auto ends = static_cast<double>(held(weight_bytes(model, stages)));
     memory.fixed =
         ends + static_cast<double>(buffers[d] + workspace_bytes(with_layers, lowered, stages));
     if (!stages.empty())
-      memory.per_layer =
-          (static_cast<double>(held(weight_bytes(with_layers, stages, adamw))) - ends) /
-          static_cast<double>(stages.size());
+      memory.per_layer = (static_cast<double>(held(weight_bytes(with_layers, stages))) - ends) /
+                         static_cast<double>(stages.size());
     memory.moments = moments_of(lowered, d, stages, one, none);
   }
   return out;

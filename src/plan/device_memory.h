@@ -14,7 +14,7 @@ namespace sluice {
 // those of one with layers. REQUIRES: `lowered` was proved by validate().
 // `held` adds up what a rank needs for its weights.
 std::vector<DeviceMemory> memory_of_devices(
-    StagedModel model, const Schedule& lowered, bool adamw,
+    StagedModel model, const Schedule& lowered,
     const std::function<std::int64_t(const WeightBytes&)>& held);
 
 }  // namespace sluice

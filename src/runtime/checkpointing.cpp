@@ -25,6 +25,15 @@ Dtype dtype_of(const at::Tensor& tensor) {
   return Dtype::bf16;
 }
 
+bool is_state(const std::string& name) { return name.find('/') != std::string::npos; }
+
+// Its weight's name, where it is of a master.
+std::optional<std::string> master_of(const std::string& name) {
+  constexpr std::string_view kMaster = "/master";
+  if (!name.ends_with(kMaster)) return std::nullopt;
+  return name.substr(0, name.size() - kMaster.size());
+}
+
 // A part of a whole weight, or of a state of one, as this rank holds it.
 struct Held {
   TensorPiece piece;
@@ -154,9 +163,13 @@ std::string find_checkpoint(const CheckpointConfig& config, const Note& note) {
 }
 
 bool has_states(const Checkpoint& checkpoint) {
-  return std::any_of(
-      checkpoint.tensors().begin(), checkpoint.tensors().end(),
-      [](const TensorSpec& tensor) { return tensor.name.find('/') != std::string::npos; });
+  return std::any_of(checkpoint.tensors().begin(), checkpoint.tensors().end(),
+                     [](const TensorSpec& tensor) { return is_state(tensor.name); });
+}
+
+bool begins_anew(const Checkpoint& checkpoint, const std::string& state, bool tied) {
+  if (!has_states(checkpoint)) return true;
+  return master_of(state) && !checkpoint.find(stored_name(state, tied));
 }
 
 const TensorSpec& find_tensor(const Checkpoint& checkpoint, const TensorSpec& wanted, bool tied) {
@@ -166,7 +179,8 @@ const TensorSpec& find_tensor(const Checkpoint& checkpoint, const TensorSpec& wa
     throw UserError(
         fmt::format("{} has no tensor '{}': it is of another model", checkpoint.folder(), name),
         ExitCode::bad_data);
-  if (spec->shape == wanted.shape && spec->dtype != wanted.dtype)
+  const bool converts = is_state(name) && (spec->dtype == Dtype::f32 || spec->dtype == Dtype::bf16);
+  if (spec->shape == wanted.shape && spec->dtype != wanted.dtype && !converts)
     throw UserError(
         fmt::format("{}: '{}' is {} there and {} here: set training.dtype to what it "
                     "was saved with",
@@ -183,23 +197,26 @@ const TensorSpec& find_tensor(const Checkpoint& checkpoint, const TensorSpec& wa
 
 namespace {
 
-void read_part(const Checkpoint& checkpoint, const Held& part, bool tied) {
+// Whether it had to be converted.
+bool read_part(const Checkpoint& checkpoint, const Held& part, bool tied) {
   SLUICE_CHECK(part.tensor.is_contiguous(), "'{}' is not contiguous", part.piece.tensor.name);
-  at::Tensor here = part.tensor.is_cpu() ? part.tensor : at::empty_like(part.tensor, at::kCPU);
-  checkpoint.read_box(find_tensor(checkpoint, part.piece.tensor, tied), part.piece.box,
-                      bytes_of(here));
-  if (!part.tensor.is_cpu()) part.tensor.copy_(here);
+  const TensorSpec& stored = find_tensor(checkpoint, part.piece.tensor, tied);
+  const bool converts = stored.dtype != part.piece.tensor.dtype;
+  const at::ScalarType saved = stored.dtype == Dtype::bf16 ? at::kBFloat16 : at::kFloat;
+  const bool direct = !converts && part.tensor.is_cpu();
+  const at::Tensor read = direct ? part.tensor : at::empty(part.tensor.sizes(), saved);
+  checkpoint.read_box(stored, part.piece.box, bytes_of(read));
+  if (!direct) part.tensor.copy_(read);
+  return converts;
 }
 
 // Masters begin as the weights are; moments are zero already.
 void begin_state(const Checkpoint& checkpoint, const Held& state, at::ScalarType weights,
                  bool tied) {
-  constexpr std::string_view kMaster = "/master";
-  std::string name = state.piece.tensor.name;
-  if (!name.ends_with(kMaster)) return;
-  name.resize(name.size() - kMaster.size());
+  const std::optional<std::string> name = master_of(state.piece.tensor.name);
+  if (!name) return;
   Held weight{state.piece, at::empty(state.tensor.sizes(), weights)};
-  weight.piece.tensor.name = name;
+  weight.piece.tensor.name = *name;
   weight.piece.tensor.dtype = dtype_of(weight.tensor);
   read_part(checkpoint, weight, tied);
   state.tensor.copy_(weight.tensor);
@@ -227,18 +244,23 @@ std::int64_t load_checkpoint(const Config& config, Communicator& world, Trainer&
   const Checkpoint checkpoint(path);
   const bool tied = config.model.tied_embeddings;
   load_weights(checkpoint, trainer.parameters(), tied);
-  const bool begins = !has_states(checkpoint);
-  for (const Held& state : held_states(trainer))
-    if (begins)
+  const std::vector<Held> states = held_states(trainer);
+  const bool begins = !states.empty() && !has_states(checkpoint);
+  bool converted = false;
+  for (const Held& state : states)
+    if (begins_anew(checkpoint, state.piece.tensor.name, tied))
       begin_state(checkpoint, state, trainer.parameters().front()->value.scalar_type(), tied);
-    else
-      read_part(checkpoint, state, tied);
+    else if (read_part(checkpoint, state, tied))
+      converted = true;
   const std::int64_t step = checkpoint.manifest().info.step;
   if (world.rank() == 0)
     note(begins ? fmt::format("started from the weights of {}: it holds no optimizer states, so "
                               "they begin anew",
                               path)
-                : fmt::format("resumed from step {} of {}", step, path));
+                : fmt::format("resumed from step {} of {}{}", step, path,
+                              converted ? "; its optimizer states are converted to "
+                                          "optimizer.state_dtype"
+                                        : ""));
   return step;
 }
 

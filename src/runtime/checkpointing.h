@@ -44,11 +44,16 @@ class Saver {
 std::string find_checkpoint(const CheckpointConfig& config, const Note& note);
 
 // The tensor of a checkpoint that a run with the tensor `wanted` loads. Throws UserError (3) where
-// it is missing, or of another shape or type.
+// it is missing, or of another shape or type; a state's type may be another, which loading
+// converts.
 const TensorSpec& find_tensor(const Checkpoint& checkpoint, const TensorSpec& wanted, bool tied);
 
 // Whether it was saved by training; one that was imported has weights only.
 bool has_states(const Checkpoint& checkpoint);
+// Whether a state of that name begins anew where a run goes on from the checkpoint: all do where it
+// has weights only, and masters where it was saved by a run without. Masters then begin as the
+// weights are, moments as zero.
+bool begins_anew(const Checkpoint& checkpoint, const std::string& state, bool tied);
 
 // Loads what checkpoint.load says, if there is anything: the step it was saved after, else 0.
 // Throws UserError (3) for a damaged checkpoint or one of another model.

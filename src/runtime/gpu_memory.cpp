@@ -31,8 +31,7 @@ GpuMemory fixed_memory(const TrainerOptions& options, const Schedule& schedule) 
   GpuMemory memory;
   const StagedModel model = staged_model(options, schedule);
   for (int device = 0; device < schedule.num_devices(); ++device) {
-    const WeightBytes bytes = weight_bytes(model, schedule.placement.stages_of(device),
-                                           options.optimizer.kind == OptimizerKind::adamw);
+    const WeightBytes bytes = weight_bytes(model, schedule.placement.stages_of(device));
     memory.weights += bytes.weights;
     memory.gradients += bytes.gradients;
     memory.optimizer += bytes.optimizer;

@@ -3,6 +3,17 @@
 #include "base/error.h"
 
 namespace sluice {
+namespace {
+
+at::ScalarType dtype_named(const std::string& name) {
+  return name == "bfloat16" ? at::kBFloat16 : at::kFloat;
+}
+
+std::int64_t size_of(at::ScalarType dtype) {
+  return static_cast<std::int64_t>(c10::elementSize(dtype));
+}
+
+}  // namespace
 
 MeshShape mesh_shape(const Config& config) {
   const ParallelismConfig& parallelism = config.parallelism;
@@ -12,9 +23,7 @@ MeshShape mesh_shape(const Config& config) {
           .tensor = parallelism.tensor_parallel_degree};
 }
 
-at::ScalarType model_dtype(const Config& config) {
-  return config.training.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
-}
+at::ScalarType model_dtype(const Config& config) { return dtype_named(config.training.dtype); }
 
 RecomputeLevel recompute_level(const Config& config) {
   const std::string& level = config.recompute.level;
@@ -34,7 +43,7 @@ TrainerOptions trainer_options(const Config& config, const Schedule& schedule) {
   else
     options.layers_per_stage = even_layers(config.model.layers, schedule.num_stages());
   options.level = recompute_level(config);
-  options.kind = model_dtype(config);
+  options.kind = {model_dtype(config), dtype_named(config.training.gradient_dtype)};
   if (config.cluster.device == "cuda") options.kind.device = at::Device(at::kCUDA, 0);
   options.seed = static_cast<std::uint64_t>(config.debug.seed);
   options.global_batch_size = config.training.global_batch_size;
@@ -45,6 +54,11 @@ TrainerOptions trainer_options(const Config& config, const Schedule& schedule) {
   options.optimizer.beta2 = config.optimizer.beta2;
   options.optimizer.epsilon = config.optimizer.eps;
   options.optimizer.weight_decay = config.optimizer.weight_decay;
+  options.optimizer.master_weights = config.optimizer.master_weights;
+  options.optimizer.state_dtype = dtype_named(config.optimizer.state_dtype);
+  options.optimizer.rounding =
+      config.optimizer.rounding == "stochastic" ? Rounding::stochastic : Rounding::nearest;
+  options.optimizer.seed = options.seed;
   options.learning_rate = config.optimizer.lr;
   options.warmup_steps = config.lr_scheduler.warmup_steps;
   options.num_steps = config.training.steps;
@@ -72,6 +86,10 @@ StagedModel staged_model(const TrainerOptions& options, const Schedule& schedule
           .scatter = options.scatter_gather && options.mesh.tensor > 1,
           .shard = options.mesh.shard,
           .replicate = options.mesh.replicate,
+          .gradient_bytes = size_of(options.kind.gradient_dtype),
+          .moments = options.optimizer.kind == OptimizerKind::adamw ? 2 : 0,
+          .moment_bytes = size_of(options.optimizer.state_dtype),
+          .masters = options.optimizer.master_weights,
           .gpu = options.kind.on_gpu(),
           .head_in_forward = head_in_forward(options)};
 }

@@ -15,6 +15,8 @@ namespace {
 // Weights and optimizer states of the whole model.
 std::vector<TensorSpec> saved_tensors(const TrainerOptions& options) {
   const bool narrow = options.kind.dtype != at::kFloat;
+  const OptimizerOptions& optimizer = options.optimizer;
+  const Dtype moments = optimizer.state_dtype == at::kBFloat16 ? Dtype::bf16 : Dtype::f32;
   std::vector<TensorSpec> out;
   for (const ParameterShape& parameter :
        stage_parameters(options.shape, {0, options.shape.layers, true, true})) {
@@ -22,10 +24,10 @@ std::vector<TensorSpec> saved_tensors(const TrainerOptions& options) {
       out.push_back({.name = parameter.name + state, .dtype = dtype, .shape = parameter.shape});
     };
     add("", narrow ? Dtype::bf16 : Dtype::f32);
-    if (narrow) add("/master", Dtype::f32);
-    if (options.optimizer.kind == OptimizerKind::adamw) {
-      add("/first_moment", Dtype::f32);
-      add("/second_moment", Dtype::f32);
+    if (narrow && optimizer.master_weights) add("/master", Dtype::f32);
+    if (optimizer.kind == OptimizerKind::adamw) {
+      add("/first_moment", moments);
+      add("/second_moment", moments);
     }
   }
   return out;
@@ -36,9 +38,12 @@ std::int64_t check_checkpoint(const Config& config, const TrainerOptions& option
   const std::string folder = find_checkpoint(config.checkpoint, [](const std::string&) {});
   if (folder.empty()) return 0;
   const Checkpoint checkpoint(folder);
-  for (const TensorSpec& wanted : saved_tensors(options))
-    if (wanted.name.find('/') == std::string::npos || has_states(checkpoint))
-      find_tensor(checkpoint, wanted, config.model.tied_embeddings);
+  const bool tied = config.model.tied_embeddings;
+  for (const TensorSpec& wanted : saved_tensors(options)) {
+    const bool state = wanted.name.find('/') != std::string::npos;
+    if (!state || !begins_anew(checkpoint, wanted.name, tied))
+      find_tensor(checkpoint, wanted, tied);
+  }
   return checkpoint.manifest().info.step;
 }
 

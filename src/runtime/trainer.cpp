@@ -94,14 +94,17 @@ Trainer::Trainer(const TrainerOptions& options, const Schedule& lowered, const D
   for (const auto& [number, stage] : stages_) {
     local[number] = stage.get();
     for (const Parameter* parameter : stage->parameters()) {
-      // A tied weight counts once: as the embedding's.
+      // A tied weight counts once, as the embedding's, and stays equal to it.
       const bool twice = options.shape.tied_embeddings && parameter->name == "head.weight";
-      const Weight weight{parameter->name,
-                          parameter->value,
-                          parameter->gradient,
-                          parameter->decay,
-                          parameter->shard.counted && !twice,
-                          data_parallel_.own_rows(parameter->value.size(0))};
+      const Shard& shard = parameter->shard;
+      const Weight weight{.name = parameter->name,
+                          .value = parameter->value,
+                          .gradient = parameter->gradient,
+                          .decay = parameter->decay,
+                          .counted = shard.counted && !twice,
+                          .own = data_parallel_.own_rows(parameter->value.size(0)),
+                          .drawn_as = twice ? "embedding.weight" : "",
+                          .place = shard.first_element()};
       weights_[number].push_back(weight);
       all_weights_.push_back(weight);
     }

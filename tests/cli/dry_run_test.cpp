@@ -105,6 +105,32 @@ TEST_F(DryRun, AddsUpTheClassesOfEveryRankAndWritesNothing) {
   EXPECT_EQ(files(), before);
 }
 
+TEST_F(DryRun, CountsWeightsGradientsAndStatesInTheirOwnTypes) {
+  const std::string flags = "--parallelism.deferred_validation ";
+  const Json wide = memory(flags)["totals"];
+  const std::int64_t elements = wide["weights"].get<std::int64_t>() / 4;
+  struct Row {
+    std::string flags;
+    std::int64_t weights, gradients, optimizer, rollback;  // bytes per element
+  };
+  for (const Row& row :
+       {Row{"", 4, 4, 8, 12}, Row{"--optimizer.state_dtype=bf16", 4, 4, 4, 8},
+        Row{"--training.dtype=bf16", 2, 4, 12, 12},
+        Row{"--training.dtype=bf16 --training.gradient_dtype=bf16", 2, 2, 12, 12},
+        Row{"--training.dtype=bf16 --optimizer.master_weights=false", 2, 4, 8, 10},
+        Row{"--training.dtype=bf16 --optimizer.state_dtype=bf16", 2, 4, 8, 8},
+        Row{"--training.dtype=bf16 --training.gradient_dtype=bf16 --optimizer.state_dtype=bf16 "
+            "--optimizer.master_weights=false --optimizer.rounding=stochastic",
+            2, 2, 4, 6}}) {
+    SCOPED_TRACE(row.flags);
+    const Json totals = memory(flags + row.flags)["totals"];
+    EXPECT_EQ(totals["weights"], elements * row.weights);
+    EXPECT_EQ(totals["gradients"], elements * row.gradients);
+    EXPECT_EQ(totals["optimizer"], elements * row.optimizer);
+    EXPECT_EQ(totals["rollback"], elements * row.rollback);
+  }
+}
+
 TEST_F(DryRun, TheStashIsWhatTheRunThenHolds) {
   const Json json = memory();
   ASSERT_EQ(train("--checkpoint.folder=").code, 0);
@@ -171,6 +197,7 @@ TEST_F(DryRun, LooksAtTheCheckpointThatWouldBeLoaded) {
   EXPECT_EQ(train("--dry-run --parallelism.pipeline_parallel_degree=1").code, 0);
   expect_refused("--dry-run --model.dim=64", 3, "another model");
   expect_refused("--dry-run --training.dtype=bfloat16", 3, "training.dtype");
+  EXPECT_EQ(train("--dry-run --optimizer.state_dtype=bfloat16").code, 0);  // converted
   expect_refused("--dry-run --checkpoint.load=none", 2, "holds step 2");
   const std::string shard = "checkpoints/step-00000002/rank-00001.safetensors";
   std::string bytes = test::read_text(folder_.path() + "/" + shard);

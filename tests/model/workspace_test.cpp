@@ -41,7 +41,7 @@ constexpr std::int64_t kSequences = 16, kLength = 64;
 
 struct Case {
   ModelFamily family;
-  at::ScalarType dtype;
+  at::ScalarType dtype, gradient_dtype;
   RecomputeLevel level;
   int slices;
   StageLayers layers;
@@ -74,7 +74,7 @@ OpWorkspace measure(const Case& c) {
                .head = c.layers.head,
                .level = c.level,
                .seed = 1,
-               .kind = c.dtype});
+               .kind = {c.dtype, c.gradient_dtype}});
   SliceBounds bounds;
   for (std::int64_t slice = 0; slice <= c.slices; ++slice)
     bounds.push_back(kLength * slice / c.slices);
@@ -115,23 +115,29 @@ void expect_close(std::int64_t estimated, std::int64_t measured) {
 
 TEST(Workspace, EstimatesAreWhatTheAllocatorSees) {
   for (const ModelFamily family : {ModelFamily::gpt2, ModelFamily::llama, ModelFamily::bert})
-    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
+    for (const auto& [dtype, gradient_dtype] :
+         {std::pair{at::kFloat, at::kFloat}, std::pair{at::kBFloat16, at::kFloat},
+          std::pair{at::kBFloat16, at::kBFloat16}})
       for (const int slices : {1, 4}) {
         if (slices > 1 && family == ModelFamily::bert) continue;
+        const auto type = dtype, gradient_type = gradient_dtype;
         const auto check = [&](RecomputeLevel level, const StageLayers& layers,
                                OpWorkspace (*estimate)(const StashQuery&)) {
           SCOPED_TRACE(testing::Message()
                        << "family " << static_cast<int>(family) << " level "
-                       << static_cast<int>(level) << " in " << c10::toString(dtype) << ", "
-                       << slices << " slices, " << (layers.embedding ? "embedding" : "")
+                       << static_cast<int>(level) << " in " << c10::toString(type)
+                       << ", gradients in " << c10::toString(gradient_type) << ", " << slices
+                       << " slices, " << (layers.embedding ? "embedding" : "")
                        << (layers.head ? "head" : ""));
-          const OpWorkspace estimated =
-              estimate({.shape = shape_of(family),
-                        .level = level,
-                        .tokens = kSequences * kLength / slices,
-                        .element_bytes = static_cast<std::int64_t>(c10::elementSize(dtype)),
-                        .sliced = slices > 1});
-          const OpWorkspace measured = measure({family, dtype, level, slices, layers});
+          const OpWorkspace estimated = estimate(
+              {.shape = shape_of(family),
+               .level = level,
+               .tokens = kSequences * kLength / slices,
+               .element_bytes = static_cast<std::int64_t>(c10::elementSize(type)),
+               .gradient_bytes = static_cast<std::int64_t>(c10::elementSize(gradient_type)),
+               .sliced = slices > 1});
+          const OpWorkspace measured =
+              measure({family, type, gradient_type, level, slices, layers});
           expect_close(estimated.f, measured.f);
           expect_close(estimated.i, measured.i);
           expect_close(estimated.w, measured.w);

@@ -11,6 +11,15 @@ Weight weight_of(const at::Tensor& value, const at::Tensor& gradient, const RowR
   return {.name = "w", .value = value, .gradient = gradient, .own = own};
 }
 
+// Everything in bf16, and what changes rounded stochastically.
+OptimizerOptions narrow_options(OptimizerKind kind = OptimizerKind::adamw) {
+  return {.kind = kind,
+          .master_weights = false,
+          .state_dtype = at::kBFloat16,
+          .rounding = Rounding::stochastic,
+          .seed = 5};
+}
+
 TEST(Optimizer, UpdatesAsTheFormulasSayInDoublePrecision) {
   at::manual_seed(1);
   const at::Tensor value = at::randn({17, 5}), gradient = at::randn({17, 5});
@@ -32,16 +41,17 @@ TEST(Optimizer, UpdatesAsTheFormulasSayInDoublePrecision) {
 }
 
 TEST(Optimizer, ARowsNewValueDoesNotDependOnTheRowsUpdatedWithIt) {
-  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::sgd})
+  for (const OptimizerOptions& options :
+       {OptimizerOptions{}, OptimizerOptions{.kind = OptimizerKind::sgd}, narrow_options(),
+        narrow_options(OptimizerKind::sgd)})
     for (const auto type : {at::kFloat, at::kBFloat16}) {
       at::manual_seed(2);
       const at::Tensor start = at::randn({29, 7}).to(type), gradient = at::randn({29, 7});
       const at::Tensor whole = start.clone(), parts = start.clone();
-      Optimizer at_once({.kind = kind}, {weight_of(whole, gradient, {0, 29})});
+      Optimizer at_once(options, {weight_of(whole, gradient, {0, 29})});
       std::vector<Optimizer> ranks;
       for (const RowRange own : {RowRange{0, 3}, RowRange{3, 4}, RowRange{4, 29}})
-        ranks.emplace_back(OptimizerOptions{.kind = kind},
-                           std::vector{weight_of(parts, gradient, own)});
+        ranks.emplace_back(options, std::vector{weight_of(parts, gradient, own)});
       for (int step = 1; step <= 3; ++step) {
         at_once.step(step, 0.1, 0.3);
         for (Optimizer& rank : ranks)
@@ -51,31 +61,125 @@ TEST(Optimizer, ARowsNewValueDoesNotDependOnTheRowsUpdatedWithIt) {
     }
 }
 
-TEST(Optimizer, GoesBackToWhatItKept) {
-  for (const auto type : {at::kFloat, at::kBFloat16}) {
-    at::manual_seed(3);
-    const at::Tensor value = at::randn({8, 4}).to(type), gradient = at::randn({8, 4});
-    Optimizer optimizer({}, {weight_of(value, gradient, {2, 6})});
-    optimizer.step(1, 0.1, 1);
-    const at::Tensor before = value.clone();
-    std::vector<at::Tensor> states;
-    for (const Optimizer::State& state : optimizer.states()) {
-      EXPECT_EQ(state.weight, "w");
-      EXPECT_EQ(state.own, (RowRange{2, 6}));
-      states.push_back(state.tensor.clone());
-    }
-    for (int round = 0; round < 2; ++round) {
-      optimizer.keep();
-      gradient.fill_(NAN);
-      optimizer.step(2, 0.1, 1);
-      EXPECT_FALSE(at::equal(value, before));
-      optimizer.restore();
-      EXPECT_TRUE(at::equal(value, before));
-      const auto now = optimizer.states();
-      for (std::size_t n = 0; n < states.size(); ++n)
-        EXPECT_TRUE(at::equal(now[n].tensor, states[n])) << now[n].name;
-    }
+TEST(Optimizer, NarrowWeightsAndStatesFollowWideOnesToTheirRounding) {
+  at::manual_seed(4);
+  const at::Tensor start = at::randn({65, 33}).to(at::kBFloat16);
+  const at::Tensor wide = start.to(at::kFloat), narrow = start.clone();
+  const at::Tensor gradient = at::empty({65, 33}, at::kBFloat16);
+  OptimizerOptions options = narrow_options();
+  options.rounding = Rounding::nearest;
+  Optimizer reference({}, {weight_of(wide, gradient, {0, 65})});
+  Optimizer optimizer(options, {weight_of(narrow, gradient, {0, 65})});
+  for (int step = 1; step <= 3; ++step) {
+    gradient.copy_(at::randn({65, 33}));
+    reference.step(step, 0.1, 1);
+    optimizer.step(step, 0.1, 1);
   }
+  // A rounding is at most 2^-9 of a number; three of them add up, and so do those of the moments.
+  const auto distance = [](const at::Tensor& a, const at::Tensor& b) {
+    return ((a.to(at::kFloat) - b).norm() / b.norm()).item<double>();
+  };
+  EXPECT_LT(distance(narrow, wide), 4e-3);
+  EXPECT_GT(distance(narrow, wide), 0);
+  const auto states = optimizer.states(), wide_states = reference.states();
+  ASSERT_EQ(states.size(), 2U);  // no master
+  for (std::size_t n = 0; n < states.size(); ++n) {
+    EXPECT_EQ(states[n].name, wide_states[n].name);
+    EXPECT_EQ(states[n].tensor.scalar_type(), at::kBFloat16);
+    EXPECT_LT(distance(states[n].tensor, wide_states[n].tensor), 4e-3);
+  }
+}
+
+TEST(Optimizer, ANarrowWeightIsRoundedOnceFromItsWideUpdate) {
+  at::manual_seed(5);
+  const at::Tensor start = at::randn({9, 5}).to(at::kBFloat16), gradient = at::randn({9, 5});
+  const at::Tensor wide = start.to(at::kFloat), narrow = start.clone(), chance = start.clone();
+  OptimizerOptions options = narrow_options();
+  Optimizer(options, {weight_of(wide, gradient, {0, 9})}).step(1, 0.01, 1);
+  Optimizer(options, {weight_of(chance, gradient, {0, 9})}).step(1, 0.01, 1);
+  options.rounding = Rounding::nearest;
+  Optimizer(options, {weight_of(narrow, gradient, {0, 9})}).step(1, 0.01, 1);
+  EXPECT_TRUE(at::equal(narrow, wide.to(at::kBFloat16)));
+  // By chance it is one of its two neighbours.
+  EXPECT_FALSE(at::equal(narrow, chance));
+  const at::Tensor off = (chance.to(at::kFloat) - wide).abs();
+  EXPECT_TRUE(at::all(off.lt(wide.abs() / 128)).item<bool>());
+}
+
+TEST(Optimizer, StochasticRoundingLosesNoUpdateOnAverage) {
+  // 2^-12 of the step between 1 and its lower neighbour in bf16, which is 2^-8.
+  const at::Tensor gradient = at::full({400, 100}, 0x1p-12);
+  const auto mean_after = [&](Rounding rounding) {
+    const at::Tensor value = at::ones({400, 100}, at::kBFloat16);
+    OptimizerOptions options = narrow_options(OptimizerKind::sgd);
+    options.weight_decay = 0;
+    options.rounding = rounding;
+    Optimizer optimizer(options, {weight_of(value, gradient, {0, 400})});
+    for (int step = 1; step <= 8; ++step)
+      optimizer.step(step, 1, 1);
+    return value.to(at::kDouble).mean().item<double>();
+  };
+  EXPECT_EQ(mean_after(Rounding::nearest), 1);
+  // 40000 elements, each with a variance of 8 x 2^-12 x 2^-8: four deviations.
+  EXPECT_NEAR(mean_after(Rounding::stochastic), 1 - 8 * 0x1p-12, 4 * std::sqrt(0x1p-17 / 40000));
+}
+
+TEST(Optimizer, StochasticRoundingIsDrawnFromSeedStepNameAndPlace) {
+  at::manual_seed(6);
+  const at::Tensor start = at::randn({12, 40}).to(at::kBFloat16), gradient = at::randn({12, 40});
+  const auto updated = [&](const OptimizerOptions& options, Weight weight, int step = 1) {
+    weight.value = weight.value.clone();
+    Optimizer(options, {weight}).step(step, 1e-3, 1);
+    return weight.value;
+  };
+  // The same rate and corrections at every step.
+  const OptimizerOptions options = narrow_options(OptimizerKind::sgd);
+  const Weight weight = weight_of(start, gradient, {0, 12});
+  const at::Tensor once = updated(options, weight);
+  EXPECT_TRUE(at::equal(updated(options, weight), once));
+  EXPECT_FALSE(at::equal(updated(options, weight, 2), once));
+  OptimizerOptions other_seed = options;
+  other_seed.seed = 6;
+  EXPECT_FALSE(at::equal(updated(other_seed, weight), once));
+  Weight other = weight;
+  other.name = "other";
+  EXPECT_FALSE(at::equal(updated(options, other), once));
+  other.drawn_as = "w";
+  EXPECT_TRUE(at::equal(updated(options, other), once));
+  // Rows that another rank holds draw by their place in the whole.
+  Weight part = weight_of(start.slice(0, 5), gradient.slice(0, 5), {0, 7});
+  EXPECT_FALSE(at::equal(updated(options, part), once.slice(0, 5)));
+  part.place = 5 * 40;
+  EXPECT_TRUE(at::equal(updated(options, part), once.slice(0, 5)));
+}
+
+TEST(Optimizer, GoesBackToWhatItKept) {
+  for (const bool narrow : {false, true})
+    for (const auto type : {at::kFloat, at::kBFloat16}) {
+      at::manual_seed(3);
+      const at::Tensor value = at::randn({8, 4}).to(type), gradient = at::randn({8, 4});
+      Optimizer optimizer(narrow ? narrow_options() : OptimizerOptions{},
+                          {weight_of(value, gradient, {2, 6})});
+      optimizer.step(1, 0.1, 1);
+      const at::Tensor before = value.clone();
+      std::vector<at::Tensor> states;
+      for (const Optimizer::State& state : optimizer.states()) {
+        EXPECT_EQ(state.weight, "w");
+        EXPECT_EQ(state.own, (RowRange{2, 6}));
+        states.push_back(state.tensor.clone());
+      }
+      for (int round = 0; round < 2; ++round) {
+        optimizer.keep();
+        gradient.fill_(NAN);
+        optimizer.step(2, 0.1, 1);
+        EXPECT_FALSE(at::equal(value, before));
+        optimizer.restore();
+        EXPECT_TRUE(at::equal(value, before));
+        const auto now = optimizer.states();
+        for (std::size_t n = 0; n < states.size(); ++n)
+          EXPECT_TRUE(at::equal(now[n].tensor, states[n])) << now[n].name;
+      }
+    }
 }
 
 TEST(Optimizer, ClipsWhatIsLongerThanTheLimit) {

@@ -236,7 +236,7 @@ TEST(Partition, MemoryOfDevicesIsThatOfTheSplitModel) {
     model.tensor = 2;
     model.shard = 2;
     const std::vector<DeviceMemory> memory = memory_of_devices(
-        model, schedule, true,
+        model, schedule,
         [](const WeightBytes& held) { return held.weights + held.gradients + held.optimizer; });
     std::vector<std::int64_t> sizes;
     for (int slice = 0; slice < schedule.num_slices; ++slice)
@@ -255,7 +255,7 @@ TEST(Partition, MemoryOfDevicesIsThatOfTheSplitModel) {
         Layers own;
         for (const int stage : stages)
           own.push_back(model.layers_per_stage[static_cast<std::size_t>(stage)]);
-        const WeightBytes held = weight_bytes(model, stages, true);
+        const WeightBytes held = weight_bytes(model, stages);
         EXPECT_EQ(memory[d].bytes(own),
                   static_cast<double>(held.weights + held.gradients + held.optimizer + buffers[d] +
                                       workspace_bytes(model, schedule, stages)) +

@@ -85,6 +85,19 @@ TEST(Config, EveryKindOfValueIsReadFromFileAndFlag) {
   EXPECT_FALSE(read("", {"--metrics.progress", "false"}).metrics.progress);
 }
 
+TEST(Config, WhatIsNarrowMayBeRoundedStochastically) {
+  for (const std::vector<std::string>& flags :
+       {std::vector<std::string>{"--training.dtype=bf16", "--optimizer.master_weights=false"},
+        std::vector<std::string>{"--training.dtype=bf16", "--optimizer.state_dtype=bf16"},
+        std::vector<std::string>{"--optimizer.state_dtype=bf16"},
+        std::vector<std::string>{"--training.dtype=bf16", "--training.gradient_dtype=bf16",
+                                 "--optimizer.master_weights=false", "--optimizer.name=sgd"}}) {
+    Config config = read("", flags);
+    config.optimizer.rounding = "stochastic";
+    EXPECT_TRUE(validate_config(config).empty()) << flags[0];
+  }
+}
+
 TEST(Config, TorchtitansNamesAreUnderstood) {
   const Config config = read(
       "[training]\nseq_len = 99\nseed = 3\n[activation_checkpoint]\nmode = 'full'\n"
@@ -358,6 +371,17 @@ TEST(Config, WhatDoesNotFitTogetherIsSaid) {
       {{"--data.format=text", "--model.vocab_size=256"},
        "model.vocab_size is 256: data.format text"},
       {{"--data.format=jsonl", "--model.shape=bert"}, "model.vocab_size is 257: data.format jsonl"},
+      {{"--training.gradient_dtype=bf16"},
+       "training.gradient_dtype is bfloat16: training.dtype is float32"},
+      {{"--optimizer.rounding=stochastic"},
+       "optimizer.rounding is stochastic: weights and states are float32"},
+      {{"--optimizer.rounding=stochastic", "--optimizer.master_weights=false"},
+       "optimizer.rounding is stochastic: weights and states are float32"},
+      {{"--optimizer.rounding=stochastic", "--training.dtype=bf16"},
+       "optimizer.rounding is stochastic: bfloat16 weights have float32 masters and the states are "
+       "float32, so no update is rounded; leave the key out, or set optimizer.master_weights"},
+      {{"--optimizer.rounding=stochastic", "--optimizer.name=sgd", "--optimizer.state_dtype=bf16"},
+       "optimizer.rounding is stochastic"},
       {{"--parallelism.num_microbatches=5"}, "parallelism.num_microbatches is 5: does not divide"},
       {{"--parallelism.data_parallel_replicate_degree=3"},
        "training.global_batch_size is 16: does not divide among 3 data-parallel copies"},

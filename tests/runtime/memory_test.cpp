@@ -1,5 +1,7 @@
 // Memory as predicted and as it is: every class that the dry run prints, in real runs.
 #include <ATen/Parallel.h>
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
 
 #include <set>
@@ -54,13 +56,28 @@ TrainerOptions options_for(const Schedule& schedule, ModelFamily family) {
 }
 
 StagedModel staged(const TrainerOptions& options) {
-  return {.shape = options.shape,
-          .layers_per_stage = options.layers_per_stage,
-          .level = options.level,
-          .element_bytes = options.kind.element_bytes(),
-          .sequences = kSequences,
-          .sequence_length = kLength};
+  return {
+      .shape = options.shape,
+      .layers_per_stage = options.layers_per_stage,
+      .level = options.level,
+      .element_bytes = options.kind.element_bytes(),
+      .sequences = kSequences,
+      .sequence_length = kLength,
+      .gradient_bytes = static_cast<std::int64_t>(c10::elementSize(options.kind.gradient_dtype)),
+      .moments = options.optimizer.kind == OptimizerKind::adamw ? 2 : 0,
+      .moment_bytes = static_cast<std::int64_t>(c10::elementSize(options.optimizer.state_dtype)),
+      .masters = options.optimizer.master_weights};
 }
+
+// What a thread allocates and does not free.
+struct Allocated : c10::MemoryReportingInfoBase {
+  void reportMemoryUsage(void*, std::int64_t size, std::size_t, std::size_t, c10::Device) override {
+    bytes += size;
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+
+  std::int64_t bytes = 0;
+};
 
 // Runs `body` with a trainer on every rank.
 void on_ranks(const Schedule& schedule, const TrainerOptions& options,
@@ -161,14 +178,29 @@ TEST(RunMemory, EightRanksKeepToTheirShareOf1F1B) {
   }
 }
 
+// What weights, gradients and states are made of.
+struct Made {
+  at::ScalarType weights = at::kFloat, gradients = at::kFloat, states = at::kFloat;
+  bool masters = true;
+};
+constexpr Made kMade[] = {{},
+                          {.states = at::kBFloat16, .masters = false},
+                          {.weights = at::kBFloat16},
+                          {.weights = at::kBFloat16, .gradients = at::kBFloat16},
+                          {.weights = at::kBFloat16, .masters = false},
+                          {.weights = at::kBFloat16, .states = at::kBFloat16},
+                          {at::kBFloat16, at::kBFloat16, at::kBFloat16, false}};
+
 TEST(RunMemory, WeightsGradientsAndStatesAreThePredicted) {
   for (const Case& c : {Case{"1f1b"}, Case{"v-half"}, Case{"dualpipe"}, Case{"1f1b", 1}})
     for (const ModelFamily family : {ModelFamily::gpt2, ModelFamily::llama, ModelFamily::bert})
-      for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
+      for (const Made& made : kMade)
         for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::sgd}) {
           const Schedule schedule = lowered_schedule(c);
           TrainerOptions options = options_for(schedule, family);
-          options.kind = dtype;
+          options.kind = {made.weights, made.gradients};
+          options.optimizer.state_dtype = made.states;
+          options.optimizer.master_weights = made.masters;
           options.optimizer.kind = kind;
           options.shape.tied_embeddings = family != ModelFamily::llama;
           on_ranks(schedule, options, [&](int rank, Trainer& trainer) {
@@ -191,12 +223,18 @@ TEST(RunMemory, WeightsGradientsAndStatesAreThePredicted) {
             }
             for (const Optimizer::State& state : trainer.optimizer().states())
               bytes.optimizer += static_cast<std::int64_t>(state.tensor.nbytes());
+            const auto watch = std::make_shared<Allocated>();
+            {
+              const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, watch);
+              trainer.optimizer().keep();
+            }
+            bytes.kept = watch->bytes;
             const WeightBytes predicted =
-                weight_bytes(model, std::vector<int>(stages.begin(), stages.end()),
-                             kind == OptimizerKind::adamw);
+                weight_bytes(model, std::vector<int>(stages.begin(), stages.end()));
             EXPECT_EQ(bytes.weights, predicted.weights);
             EXPECT_EQ(bytes.gradients, predicted.gradients);
             EXPECT_EQ(bytes.optimizer, predicted.optimizer);
+            EXPECT_EQ(bytes.kept, predicted.kept);
           });
         }
 }

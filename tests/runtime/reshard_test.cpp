@@ -47,6 +47,8 @@ struct Model {
   ModelFamily family;
   bool tied;
   const char* dtype;
+  // All of it: gradients, states and no masters.
+  bool narrow = false;
 };
 
 class Reshard {
@@ -61,6 +63,11 @@ class Reshard {
     config_.model.vocab_size = 66;
     config_.model.tied_embeddings = model.tied;
     config_.training.dtype = model.dtype;
+    if (model.narrow) {
+      config_.training.gradient_dtype = config_.optimizer.state_dtype = "bfloat16";
+      config_.optimizer.master_weights = false;
+      config_.optimizer.rounding = "stochastic";
+    }
     config_.training.sequence_length = 8;
     config_.training.global_batch_size = 48;
     config_.training.steps = 4;
@@ -115,7 +122,8 @@ TEST(Reshard, AnyMeshAndScheduleLoadsWhatAnyOtherSaved) {
   const Model models[] = {{ModelFamily::gpt2, true, "float32"},
                           {ModelFamily::llama, false, "float32"},
                           {ModelFamily::llama, true, "bfloat16"},
-                          {ModelFamily::gpt2, false, "bfloat16"}};
+                          {ModelFamily::gpt2, false, "bfloat16"},
+                          {ModelFamily::llama, true, "bfloat16", true}};
   for (const Model& model : models) {
     const Reshard runs(model);
     for (int round = 0; round < 3; ++round) {
@@ -124,8 +132,9 @@ TEST(Reshard, AnyMeshAndScheduleLoadsWhatAnyOtherSaved) {
       SCOPED_TRACE(first.text());
       runs.run(first, "", 2, scratch.path() + "/first");
       const CheckpointDigest saved = held_in(scratch.path() + "/first");
-      EXPECT_EQ(saved.states.size(),
-                saved.weights.size() * (std::string(model.dtype) == "float32" ? 2 : 3));
+      EXPECT_EQ(
+          saved.states.size(),
+          saved.weights.size() * (std::string(model.dtype) == "float32" || model.narrow ? 2 : 3));
       for (int other = 0; other < 2; ++other) {
         const Layout second = random_layout(random);
         SCOPED_TRACE(second.text());
@@ -142,17 +151,47 @@ TEST(Reshard, AnyMeshAndScheduleLoadsWhatAnyOtherSaved) {
 
 // The whole way: to another mesh and back, and on.
 TEST(Reshard, ADetourOverAnotherMeshChangesNoBitOfTheTraining) {
-  const Reshard runs({ModelFamily::gpt2, true, "bfloat16"});
+  for (const bool narrow : {false, true}) {
+    const Reshard runs({ModelFamily::gpt2, true, "bfloat16", narrow});
+    const test::TemporaryFolder scratch;
+    const auto path = [&](const char* name) { return scratch.path() + "/" + name; };
+    const Layout one{{"1f1b", 2}, {.replicate = 1, .shard = 1, .pipeline = 2, .tensor = 1}};
+    const Layout wide{{"zb-v", 2}, {.replicate = 1, .shard = 2, .pipeline = 2, .tensor = 2}};
+    runs.run(one, "", 2, path("a"));
+    runs.run(wide, path("a"), 2, path("b"));
+    runs.run(one, path("b"), 4, path("detour"));
+    runs.run(one, "", 4, path("straight"));
+    EXPECT_EQ(held_in(path("detour")).weights_sha256, held_in(path("straight")).weights_sha256);
+    expect_same_tensors(held_in(path("detour")).states, held_in(path("straight")).states);
+    EXPECT_NE(held_in(path("detour")).weights_sha256, held_in(path("a")).weights_sha256);
+  }
+}
+
+// States are converted: what bf16 holds comes back as it was, masters begin as the weights are.
+TEST(Reshard, ARunGoesOnFromStatesOfAnotherType) {
+  const Reshard wide({ModelFamily::gpt2, true, "bfloat16"});
+  const Reshard narrow({ModelFamily::gpt2, true, "bfloat16", true});
   const test::TemporaryFolder scratch;
   const auto path = [&](const char* name) { return scratch.path() + "/" + name; };
-  const Layout one{{"1f1b", 2}, {.replicate = 1, .shard = 1, .pipeline = 2, .tensor = 1}};
-  const Layout wide{{"zb-v", 2}, {.replicate = 1, .shard = 2, .pipeline = 2, .tensor = 2}};
-  runs.run(one, "", 2, path("a"));
-  runs.run(wide, path("a"), 2, path("b"));
-  runs.run(one, path("b"), 4, path("detour"));
-  runs.run(one, path("a"), 4, path("straight"));
-  EXPECT_EQ(held_in(path("detour")).weights_sha256, held_in(path("straight")).weights_sha256);
-  EXPECT_NE(held_in(path("detour")).weights_sha256, held_in(path("a")).weights_sha256);
+  const Layout layout{{"1f1b", 2}, {.replicate = 1, .shard = 2, .pipeline = 2, .tensor = 1}};
+  narrow.run(layout, "", 2, path("narrow"));
+  wide.run(layout, path("narrow"), 2, path("widened"));
+  const CheckpointDigest widened = held_in(path("widened"));
+  EXPECT_EQ(widened.weights_sha256, held_in(path("narrow")).weights_sha256);
+  EXPECT_EQ(widened.states.size(), widened.weights.size() * 3);
+  narrow.run(layout, path("widened"), 2, path("again"));
+  expect_same_tensors(held_in(path("again")).weights, held_in(path("narrow")).weights);
+  expect_same_tensors(held_in(path("again")).states, held_in(path("narrow")).states);
+  // Masters are the weights.
+  const Checkpoint checkpoint(checkpoint_at(path("widened")));
+  const auto read = [&](const std::string& name, at::ScalarType dtype) {
+    const TensorSpec& spec = *checkpoint.find(name);
+    at::Tensor tensor = at::empty(spec.shape, dtype);
+    checkpoint.read_box(spec, {{0, spec.shape[0]}, {0, spec.shape[1]}}, tensor_bytes(tensor));
+    return tensor;
+  };
+  EXPECT_TRUE(at::equal(read("embedding.weight/master", at::kFloat),
+                        read("embedding.weight", at::kBFloat16).to(at::kFloat)));
 }
 
 TEST(Reshard, ADamagedShardOfAnotherMeshIsNamed) {

@@ -22,12 +22,14 @@ void put_together(const Parameter& parameter, const std::string& name, const at:
   if (!whole.defined())
     whole =
         at::full(held.dim() > 0 ? shard.whole : std::vector<std::int64_t>{}, NAN, held.options());
-  if (held.dim() == 0)
-    whole.copy_(held);
-  else
-    whole.slice(shard.dim, shard.range.begin, shard.range.end)
-        .slice(0, own.begin, own.end)
-        .copy_(held);
+  at::Tensor place = whole;
+  if (held.dim() > 0)
+    place = whole.slice(shard.dim, shard.range.begin, shard.range.end).slice(0, own.begin, own.end);
+  // What another rank holds, too, is the same there.
+  if (!place.isnan().any().item<bool>()) {
+    EXPECT_TRUE(at::equal(place, held)) << name;
+  }
+  place.copy_(held);
 }
 
 }  // namespace
@@ -81,6 +83,12 @@ Trained train(const Case& c, const ModelShape& shape, const TrainOptions& run) {
   options.global_batch_size = run.global_batch_size;
   options.sequence_length = run.data.sequence_length;
   options.optimizer.kind = run.optimizer;
+  if (run.narrow) {
+    options.kind.gradient_dtype = options.optimizer.state_dtype = at::kBFloat16;
+    options.optimizer.master_weights = false;
+    options.optimizer.rounding = Rounding::stochastic;
+    options.optimizer.seed = options.seed;
+  }
   options.learning_rate = 0.01;
   options.warmup_steps = 2;
   options.num_steps = 10;

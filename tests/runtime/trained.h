@@ -32,6 +32,8 @@ struct TrainOptions {
   int steps = 1;
   RecomputeLevel level = RecomputeLevel::none;
   OptimizerKind optimizer = OptimizerKind::adamw;
+  // Gradients and states in bf16 and no masters, what is updated rounded stochastically.
+  bool narrow = false;
   int microbatches = 8;
   std::int64_t global_batch_size = 16;
   std::shared_ptr<const TokenSource> source = tokens();

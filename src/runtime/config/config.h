@@ -41,9 +41,10 @@ struct DataConfig {
 struct TrainingConfig {
   std::int64_t steps = 1000;
   int sequence_length = 256;
-  int global_batch_size = 16;     // sequences
-  std::string dtype = "float32";  // float32, bfloat16
-  double max_norm = 1;            // 0: no clipping
+  int global_batch_size = 16;              // sequences
+  std::string dtype = "float32";           // float32, bfloat16
+  std::string gradient_dtype = "float32";  // float32, bfloat16
+  double max_norm = 1;                     // 0: no clipping
   bool operator==(const TrainingConfig&) const = default;
 };
 
@@ -54,6 +55,9 @@ struct OptimizerConfig {
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;
+  bool master_weights = true;           // of bfloat16 weights
+  std::string state_dtype = "float32";  // float32, bfloat16
+  std::string rounding = "nearest";     // nearest, stochastic
   bool operator==(const OptimizerConfig&) const = default;
 };
 

@@ -99,8 +99,11 @@ std::vector<ConfigKey> make_schema() {
        .help = "sequences per step, over all microbatches"},
       {SLUICE_KEY(training, dtype), .choices = {"float32", "bfloat16"},
        .synonyms = {"fp32=float32", "bf16=bfloat16"}, .aliases = {"training.mixed_precision_param"},
-       .help =
-           "of weights and activations; bfloat16 keeps master weights and gradients in float32"},
+       .help = "of weights and activations"},
+      {SLUICE_KEY(training, gradient_dtype), .choices = {"float32", "bfloat16"},
+       .synonyms = {"fp32=float32", "bf16=bfloat16"},
+       .help = "of weights' gradients, over microbatches and between data ranks; bfloat16 only "
+               "with bfloat16 weights"},
       {SLUICE_KEY(training, max_norm), .range = {0, 1e9},
        .help = "gradients are clipped to this global norm; 0: no clipping"},
 
@@ -113,6 +116,13 @@ std::vector<ConfigKey> make_schema() {
       {SLUICE_KEY(optimizer, eps), .range = {.least = 0, .most = 1, .least_excluded = true},
        .help = "added to AdamW's denominator"},
       {SLUICE_KEY(optimizer, weight_decay), .range = {0, 1000}, .help = "decoupled weight decay"},
+      {SLUICE_KEY(optimizer, master_weights),
+       .help = "bfloat16 weights are rounded from float32 copies, which are what is updated"},
+      {SLUICE_KEY(optimizer, state_dtype), .choices = {"float32", "bfloat16"},
+       .synonyms = {"fp32=float32", "bf16=bfloat16"}, .help = "of AdamW's two moments"},
+      {SLUICE_KEY(optimizer, rounding), .choices = {"nearest", "stochastic"},
+       .help = "of bfloat16 weights without masters and of bfloat16 moments when they are updated; "
+               "stochastic: up or down by chance, right on average, drawn from debug.seed"},
 
       {SLUICE_KEY(lr_scheduler, warmup_steps), .range = {0, kMaxSteps},
        .help = "steps in which the learning rate rises linearly; then it falls as a cosine"},
@@ -206,7 +216,7 @@ std::vector<ConfigKey> make_schema() {
       {SLUICE_KEY(metrics, progress), .help = "a progress bar, on a terminal only"},
 
       {SLUICE_KEY(debug, seed), .range = {0, 4294967295.0}, .aliases = {"training.seed"},
-       .help = "of the weights and of the order of the data"},
+       .help = "of the weights, of the order of the data and of stochastic rounding"},
   };
 }
 

@@ -142,6 +142,25 @@ void check_tensor_ranks(const Config& config, Problems& problems) {
     }
 }
 
+// What gradients, weights and states are made of.
+void check_types(const Config& config, Problems& problems) {
+  const OptimizerConfig& optimizer = config.optimizer;
+  const bool narrow_weights = config.training.dtype == "bfloat16";
+  if (config.training.gradient_dtype == "bfloat16" && !narrow_weights)
+    problems.add(
+        "training.gradient_dtype is bfloat16: training.dtype is {}, and gradients are no narrower "
+        "than weights; set that to bfloat16, or leave the key out",
+        config.training.dtype);
+  const bool rounds_weights = narrow_weights && !optimizer.master_weights;
+  const bool rounds_states = optimizer.name == "adamw" && optimizer.state_dtype == "bfloat16";
+  if (optimizer.rounding == "stochastic" && !rounds_weights && !rounds_states)
+    problems.add(
+        "optimizer.rounding is stochastic: {}, so no update is rounded; leave the key out{}",
+        narrow_weights ? "bfloat16 weights have float32 masters and the states are float32"
+                       : "weights and states are float32",
+        narrow_weights ? ", or set optimizer.master_weights = false" : "");
+}
+
 void check_training(const Config& config, Problems& problems) {
   const int batch = config.training.global_batch_size;
   const int microbatches = microbatches_of(config);
@@ -160,6 +179,7 @@ void check_training(const Config& config, Problems& problems) {
         data > 1
             ? fmt::format(", of which each of {} data-parallel copies takes {}", data, batch / data)
             : "");
+  check_types(config, problems);
   if (config.lr_scheduler.warmup_steps > config.training.steps)
     problems.add("lr_scheduler.warmup_steps is {}: more than training.steps {}; warm up faster",
                  config.lr_scheduler.warmup_steps, config.training.steps);
