@@ -75,9 +75,9 @@ struct UpdateRates {
 };
 // One update of `value`, all tensors contiguous and of as many elements. `master` fp32, of which
 // value is the rounded copy; undefined: value itself is updated, and where it is narrow, rounded to
-// the nearest, or with `stochastic` up or down by chance in proportion, drawn from (seed, element).
-// Moments fp32 or bf16, rounded likewise; undefined for plain SGD. The gradient is fp32 or bf16. In
-// fp32 the bits are those of the CPU's update.
+// the nearest, or with `stochastic` up or down by chance (base/counter_random.h). Moments fp32 or
+// bf16, rounded likewise; undefined for plain SGD. The gradient is fp32 or bf16. In fp32 the bits
+// are those of the CPU's update.
 struct Update {
   at::Tensor value, master, gradient, first_moment, second_moment;
   UpdateRates rates;

@@ -71,12 +71,10 @@ __device__ void update_group(const UpdateCall& call, std::int64_t begin) {
     S new_first[N], new_second[N];
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      const std::uint64_t chance = chance_of(call.seed, static_cast<std::uint64_t>(begin + j));
-      const auto low = static_cast<std::uint32_t>(chance),
-                 high = static_cast<std::uint32_t>(chance >> 32);
-      new_value[j] = kMaster ? narrow<V>(value[j]) : round_by<V>(value[j], low & 0xffffu);
-      new_first[j] = round_by<S>(first[j], low >> 16);
-      new_second[j] = round_by<S>(second[j], high & 0xffffu);
+      const std::uint64_t random = random_bits(call.seed, static_cast<std::uint64_t>(begin + j));
+      new_value[j] = kMaster ? narrow<V>(value[j]) : round_by<V>(value[j], random);
+      new_first[j] = round_by<S>(first[j], random >> 16);
+      new_second[j] = round_by<S>(second[j], random >> 32);
     }
     store<kVector>(value_at, pack_of(new_value), valid);
     if constexpr (kMoments) {
@@ -141,16 +139,13 @@ void launch_gradient(const UpdateCall& call, cudaStream_t stream) {
 
 void update(const UpdateCall& call, cudaStream_t stream) {
   if (call.count == 0) return;
-  UpdateCall mixed_call = call;
-  mixed_call.seed = mixed(call.seed);
   with_type(call.value_type, [&](auto tag) {
     using V = typename decltype(tag)::type;
     if constexpr (sizeof(V) == 4) {
-      launch_gradient<V, false>(mixed_call, stream);
+      launch_gradient<V, false>(call, stream);
     } else {
-      with_flag(call.master != nullptr, [&](auto master) {
-        launch_gradient<V, decltype(master)::value>(mixed_call, stream);
-      });
+      with_flag(call.master != nullptr,
+                [&](auto master) { launch_gradient<V, decltype(master)::value>(call, stream); });
     }
   });
 }
