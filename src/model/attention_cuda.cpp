@@ -1,6 +1,7 @@
 #include "model/attention_cuda.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 #include "cuda/attention.h"
@@ -38,6 +39,14 @@ at::Tensor as_rows(const at::Tensor& x) { return x.transpose(1, 2).flatten(0, 1)
 at::Tensor from_rows(const at::Tensor& rows, std::int64_t num_sequences) {
   return rows.unflatten(0, {num_sequences, rows.size(0) / num_sequences}).transpose(1, 2);
 }
+
+// The kernel for documents takes heads of a multiple of 8.
+at::Tensor padded(const at::Tensor& rows) {
+  const std::int64_t rest = rows.size(2) % 8;
+  return rest == 0 ? rows : at::constant_pad_nd(rows, {0, 8 - rest}, 0);
+}
+
+double scale_of(const at::Tensor& q) { return 1 / std::sqrt(static_cast<double>(q.size(3))); }
 
 // What the queries of packed documents see: of every sequence, from the first token of the document
 // that the slice begins in to the end of the slice.
@@ -113,11 +122,12 @@ AttentionOutput attention_cuda(const AttentionInput& input, const Documents& doc
   if (documents.packed) {
     const PackedDocuments& packed = *documents.packed;
     auto [out, lse, state, unused, mask] = at::_flash_attention_forward(
-        as_rows(input.q), seen_rows(input.keys, packed, bounds),
-        seen_rows(input.values, packed, bounds), packed.cumulative_queries, packed.cumulative_keys,
-        packed.max_queries, packed.max_keys, 0.0, !input.both_ways, false);
+        padded(as_rows(input.q)), padded(seen_rows(input.keys, packed, bounds)),
+        padded(seen_rows(input.values, packed, bounds)), packed.cumulative_queries,
+        packed.cumulative_keys, packed.max_queries, packed.max_keys, 0.0, !input.both_ways, false,
+        scale_of(input.q));
     // Statistics come as (heads, B n).
-    return {from_rows(out, input.q.size(0)),
+    return {from_rows(out.slice(2, 0, input.q.size(3)), input.q.size(0)),
             lse.unflatten(1, {input.q.size(0), input.q.size(2)}).transpose(0, 1).contiguous()};
   }
   cuda::AttentionResult own =
@@ -140,14 +150,16 @@ at::Tensor attention_backward_cuda(const at::Tensor& d_out, const AttentionInput
     const PackedDocuments& packed = *documents.packed;
     const at::Tensor unused = at::empty({2}, input.q.options().dtype(at::kLong));
     auto [dq, dk, dv] = at::_flash_attention_backward(
-        as_rows(d_out), as_rows(input.q), seen_rows(input.keys, packed, bounds),
-        seen_rows(input.values, packed, bounds), as_rows(output.out),
+        padded(as_rows(d_out)), padded(as_rows(input.q)),
+        padded(seen_rows(input.keys, packed, bounds)),
+        padded(seen_rows(input.values, packed, bounds)), padded(as_rows(output.out)),
         output.lse.transpose(0, 1).contiguous().flatten(1, 2), packed.cumulative_queries,
         packed.cumulative_keys, packed.max_queries, packed.max_keys, 0.0, !input.both_ways, unused,
-        unused);
-    add_seen_rows(key_gradients, dk, packed, bounds);
-    add_seen_rows(value_gradients, dv, packed, bounds);
-    return from_rows(dq, input.q.size(0));
+        unused, scale_of(input.q));
+    const std::int64_t size = input.q.size(3);
+    add_seen_rows(key_gradients, dk.slice(2, 0, size), packed, bounds);
+    add_seen_rows(value_gradients, dv.slice(2, 0, size), packed, bounds);
+    return from_rows(dq.slice(2, 0, size), input.q.size(0));
   }
   const cuda::AttentionResult over_all{output.out, output.lse};
   auto [dq, dk, dv] = cuda::attention_backward(
