@@ -186,7 +186,14 @@ void run_rank(const Options& options, const Schedule& schedule, const Dataset& d
     Costs costs = profile_ops(trainer_of, schedule, world, {.rounds = 2, .seconds = 1.5});
     if (leads) result.costs = std::move(costs);
   }
+  const auto begun = Clock::now();
+  const auto progress = [&](const char* what) {
+    if (leads)
+      fmt::print(stderr, "{}: {} ({:.1f} s)\n", options.length_by_batch, what,
+                 std::chrono::duration<double>(Clock::now() - begun).count());
+  };
   Trainer trainer(trainer_of, schedule, data, world);
+  progress("weights are drawn");
   std::int64_t number = 0;
   double makespan = 0;
   const auto steps_for = [&](double seconds, int least) {
@@ -217,6 +224,7 @@ void run_rank(const Options& options, const Schedule& schedule, const Dataset& d
     return std::pair(count, std::chrono::duration<double>(Clock::now() - start).count());
   };
   if (options.warmup > 0 || options.steps == 0) steps_for(options.warmup, 2);
+  progress("warm");
   world.barrier();
   if (leads) cuda::reset_peak(0);
   world.barrier();

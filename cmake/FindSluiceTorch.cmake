@@ -21,4 +21,7 @@ if(SluiceTorch_FOUND AND NOT TARGET sluice_torch)
   # The wheel brings its own headers of fmt, newer than the system's library: use them as they are.
   target_compile_definitions(sluice_torch INTERFACE FMT_HEADER_ONLY=1)
   target_link_libraries(sluice_torch INTERFACE ${SLUICE_TORCH_CPU} ${SLUICE_TORCH_C10})
+  # at::parallel_for is parallel only in sources compiled with this.
+  find_package(OpenMP REQUIRED COMPONENTS CXX)
+  target_link_libraries(sluice_torch INTERFACE ${OpenMP_CXX_LIBRARIES})
 endif()
