@@ -79,9 +79,11 @@ TEST_F(CudaFunctions, NormsAreThoseOfTheFormulas) {
       const at::Tensor mean = wide(rounded).mean(-1, true);
       const at::Tensor from = layer_norm ? wide(rounded) - mean : wide(rounded);
       EXPECT_LT(distance(both.rstd, (from.square().mean(-1, true) + kEpsilon).rsqrt()), 2e-6);
-      EXPECT_EQ(both.rstd.sizes(), (at::IntArrayRef{shape.tokens, 1}));
+      EXPECT_EQ(both.rstd.sizes().vec(), (std::vector<std::int64_t>{shape.tokens, 1}));
       ASSERT_EQ(both.mean.defined(), layer_norm);
-      if (layer_norm) EXPECT_LT(distance(both.mean, mean), 2e-6);
+      if (layer_norm) {
+        EXPECT_LT(distance(both.mean, mean), 2e-6);
+      }
     }
   });
 }
@@ -117,7 +119,9 @@ TEST_F(CudaFunctions, NormGradientsAreThoseOfTheFormulas) {
                   tolerance(type));
         EXPECT_LT(distance(out.d_weight, wide_weight.grad()), 1e-5);
         ASSERT_EQ(out.d_bias.defined(), layer_norm);
-        if (layer_norm) EXPECT_LT(distance(out.d_bias, bias.grad()), 1e-5);
+        if (layer_norm) {
+          EXPECT_LT(distance(out.d_bias, bias.grad()), 1e-5);
+        }
         const cuda::NormGradient again = compute();
         EXPECT_TRUE(at::equal(out.dx, again.dx) && at::equal(out.d_weight, again.d_weight));
       }
@@ -295,7 +299,9 @@ TEST_F(CudaFunctions, MergesAttentionsByTheirStatistics) {
           const at::Tensor seen = own_lse.cpu().isfinite();
           EXPECT_TRUE(at::equal(seen, lse.isfinite()));
           EXPECT_LT(distance(at::where(seen, own_lse.cpu(), 0), at::where(seen, lse, 0.0)), 1e-6);
-          if (empty) EXPECT_EQ(own_lse.select(2, 2).max().item<float>(), kNone);
+          if (empty) {
+            EXPECT_EQ(own_lse.select(2, 2).max().item<float>(), kNone);
+          }
         }
 }
 
