@@ -184,6 +184,10 @@ void run_rank(const Options& options, const Schedule& schedule, const Dataset& d
   const bool leads = world.rank() == 0;
   if (options.partitions > 0) {
     Costs costs = profile_ops(trainer_of, schedule, world, {.rounds = 2, .seconds = 1.5});
+    if (leads)
+      fmt::print(stderr, "contention {:.3f}; F {:.2f} I {:.2f} W {:.2f} B {:.2f} ms\n",
+                 fmt::join(costs.contention, " "), costs.at(0, 0).f * 1e3, costs.at(0, 0).i * 1e3,
+                 costs.at(0, 0).w * 1e3, costs.at(0, 0).b * 1e3);
     if (leads) result.costs = std::move(costs);
   }
   const auto begun = Clock::now();

@@ -49,6 +49,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
   absent();
 }
 
+void draw_normal(at::Tensor&, const NormalPart&, std::uint64_t, double) { absent(); }
 NormResult norm(const at::Tensor&, const at::Tensor&, const at::Tensor&, double) { absent(); }
 NormResult add_norm(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
                     double, at::Tensor&) {

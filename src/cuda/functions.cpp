@@ -157,6 +157,21 @@ void check_heads(const at::Tensor& x, const char* name) {
 
 }  // namespace
 
+void draw_normal(at::Tensor& out, const NormalPart& part, std::uint64_t seed, double deviation) {
+  check_tensor(out, "out", out.scalar_type(), out.sizes());
+  kernels::DrawCall call;
+  call.type = type_of(out, "out");
+  call.count = out.numel();
+  call.columns = part.columns;
+  call.first_row = part.first_row;
+  call.first_column = part.first_column;
+  call.stride = part.stride;
+  call.seed = seed;
+  call.deviation = deviation;
+  call.out = out.mutable_data_ptr();
+  launch(kernels::draw_normal, call);
+}
+
 NormResult norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                 double epsilon) {
   return norm_of(x, at::Tensor(), weight, bias, epsilon, nullptr);

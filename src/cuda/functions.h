@@ -12,6 +12,13 @@
 
 namespace sluice::cuda {
 
+// Fills `out`, contiguous, with what model/parameter.cpp draws for a part of a weight: `columns` of
+// each row from (first_row, first_column) on, of a weight with rows of `stride`.
+struct NormalPart {
+  std::int64_t columns = 1, first_row = 0, first_column = 0, stride = 1;
+};
+void draw_normal(at::Tensor& out, const NormalPart& part, std::uint64_t seed, double deviation);
+
 struct NormResult {
   at::Tensor y;           // (T, dim)
   at::Tensor mean, rstd;  // (T, 1), fp32; no mean in RMS norm

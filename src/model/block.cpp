@@ -1,6 +1,7 @@
 #include "model/block.h"
 
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "cost/stash.h"
@@ -141,7 +142,12 @@ void Block::attend(BlockStash& stash, BlockState& state, const SliceContext& con
   if (rotates && qkv.is_cuda())  // all of them where they are
     cuda::rotate(qkv, local_.heads + local_.kv_heads, local_.head_dim,
                  context.rotation.cosine.flatten(0, 2), context.rotation.sine.flatten(0, 2));
-  const auto parts = qkv.split_with_sizes({local_.q_dim(), local_.kv_dim(), local_.kv_dim()}, 1);
+  auto parts = qkv.split_with_sizes({local_.q_dim(), local_.kv_dim(), local_.kv_dim()}, 1);
+  // Attention kernels count what lies between two elements in 32 bits.
+  if (qkv.is_cuda() && qkv.numel() > std::numeric_limits<std::int32_t>::max())
+    for (at::Tensor& part : parts)
+      part = part.contiguous();
+  qkv = at::Tensor();
   const auto heads_of = [&](const at::Tensor& part, std::int64_t heads, bool rotated) {
     const at::Tensor x = split_heads(part, context, heads);
     return rotated && rotates && !x.is_cuda() ? rotate(x, context.rotation, false) : x;
@@ -336,9 +342,9 @@ at::Tensor Block::propagate(const at::Tensor& dy, LayerState& opened, const Slic
   restore(stash, state, context);
 
   const bool encoder = shape_.encoder();
-  const at::Tensor d_up_input = fused && mlp_in_chunks(stash, context)
-                                    ? mlp_backward_by_chunks(stash, dy)
-                                    : mlp_backward(stash, dy, context, fused);
+  at::Tensor d_up_input = fused && mlp_in_chunks(stash, context)
+                              ? mlp_backward_by_chunks(stash, dy)
+                              : mlp_backward(stash, dy, context, fused);
   if (encoder) {
     stash.norm1 = norm_backward(norm1_, stash.d_down + d_up_input, stash.x2, stash.s1);
     stash.d_out = stash.norm1.input;
@@ -346,6 +352,9 @@ at::Tensor Block::propagate(const at::Tensor& dy, LayerState& opened, const Slic
     stash.norm2 = norm_backward(norm2_, d_up_input, stash.x2, stash.s2, dy);
     stash.d_out = stash.norm2.input;
   }
+  // Room for attention, which takes the most.
+  d_up_input = at::Tensor();
+  if (fused && !encoder) stash.x2 = stash.n2 = at::Tensor();
   const at::Tensor d_out = gathered(stash.d_out, context);
   PendingTensor input = fused ? begin_gather(qkv_input(stash), context) : PendingTensor();
   stash.d_qkv = attention_grad(linear_input_grad(d_out, out_.weight), state, context);

@@ -7,6 +7,7 @@
 
 #include "base/counter_random.h"
 #include "base/text.h"
+#include "cuda/functions.h"
 
 namespace sluice {
 namespace {
@@ -36,13 +37,16 @@ Shard whole_shard(std::vector<std::int64_t> shape) {
 void initialise_normal(at::Tensor& value, const Shard& shard, std::uint64_t seed,
                        const std::string& name, double deviation) {
   const std::uint64_t base = mix(seed ^ mix(hash_of(name)));
-  const at::Tensor drawn = at::empty(value.sizes(), at::kFloat);
-  float* out = drawn.mutable_data_ptr<float>();
   const std::int64_t width = shard.whole.back();
   const RowRange columns =
       shard.dim == 1 ? shard.range : RowRange{0, shard.whole.size() == 1 ? 1 : width};
   const std::int64_t first_row = shard.dim == 0 ? shard.range.begin : 0;
   const std::int64_t stride = shard.whole.size() == 1 ? 1 : width;
+  if (value.is_cuda())
+    return cuda::draw_normal(value, {columns.count(), first_row, columns.begin, stride}, base,
+                             deviation);
+  const at::Tensor drawn = at::empty(value.sizes(), at::kFloat);
+  float* out = drawn.mutable_data_ptr<float>();
   at::parallel_for(0, drawn.numel(), 1 << 14, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t n = begin; n < end; ++n) {
       const std::int64_t row = first_row + n / columns.count();

@@ -285,9 +285,9 @@ Costs profile_ops(const TrainerOptions& options, const Schedule& lowered, Commun
     for (int slice = 0; slice < lowered.num_slices; ++slice)
       largest = std::max(
           {largest, costs.at(stage, slice).sent_forward, costs.at(stage, slice).sent_backward});
-  // On a GPU that ranks share a tensor changes hands, whatever its size.
-  if (options.kind.on_gpu()) largest = sizeof(void*);
-  measure_links(lowered, mesh.pipeline(), static_cast<std::int64_t>(largest), costs);
+  // On a GPU that ranks share a tensor changes hands, whatever its size: no link limits that.
+  if (!options.kind.on_gpu())
+    measure_links(lowered, mesh.pipeline(), static_cast<std::int64_t>(largest), costs);
   // The first two data ranks stand for all, with as much as their first stage reduces.
   if (Communicator& data = mesh.data(); data.size() > 1) {
     world.barrier("profile");

@@ -174,6 +174,19 @@ class OnGpu : public testing::Test {
   }
 };
 
+// What a GPU draws for a part of a weight is what the CPU draws, but for the last bits of sines.
+TEST_F(OnGpu, WeightsStartAsOnTheCpu) {
+  for (const Shard& shard : {Shard{.whole = {300, 70}, .range = {100, 200}},
+                             Shard{.whole = {300, 70}, .dim = 1, .range = {11, 46}},
+                             Shard{.whole = {1000}, .range = {0, 1000}}}) {
+    at::Tensor here = at::empty(shard.shape(), at::kFloat);
+    at::Tensor there = at::empty(shard.shape(), on_gpu(at::kFloat).values());
+    initialise_normal(here, shard, 9, "some.weight", 0.02);
+    initialise_normal(there, shard, 9, "some.weight", 0.02);
+    EXPECT_LE((here - there.cpu()).abs().max().item<double>(), 1e-8);
+  }
+}
+
 TEST_F(OnGpu, GradientsInFp32EqualTheCpu) {
   for (const Model& model : models())
     for (const bool packed : {false, true}) {

@@ -13,6 +13,17 @@ namespace sluice::cuda::kernels {
 
 enum class Type { f32, bf16, f16 };
 
+struct DrawCall {
+  Type type = Type::f32;
+  std::int64_t count = 0;
+  std::int64_t columns = 1, first_row = 0, first_column = 0;
+  std::int64_t stride = 1;  // elements of a row of the whole
+  std::uint64_t seed = 0;
+  double deviation = 0;
+  void* out = nullptr;
+};
+void draw_normal(const DrawCall& call, cudaStream_t stream);
+
 struct NormCall {
   Type type = Type::f32;  // of all but the statistics
   std::int64_t rows = 0;
