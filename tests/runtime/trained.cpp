@@ -7,16 +7,20 @@
 #include <mutex>
 
 #include "comm/threads/threads.h"
+#include "runtime/options.h"
+#include "runtime/rank_device.h"
 #include "schedule/generators/generator.h"
 #include "schedule/transforms/reductions.h"
 #include "schedule/validate.h"
+#include "sim/simulate.h"
 
 namespace sluice::test {
 namespace {
 
 // What a rank holds of a tensor, of it the rows `own`, into its place of the whole one.
-void put_together(const Parameter& parameter, const std::string& name, const at::Tensor& held,
+void put_together(const Parameter& parameter, const std::string& name, const at::Tensor& tensor,
                   const RowRange& own, std::map<std::string, at::Tensor>& wholes) {
+  const at::Tensor held = tensor.cpu();
   const Shard& shard = parameter.shard;
   at::Tensor& whole = wholes[name];
   if (!whole.defined())
@@ -78,6 +82,7 @@ Trained train(const Case& c, const ModelShape& shape, const TrainOptions& run) {
   options.layers_per_stage =
       c.layers.empty() ? even_layers(shape.layers, schedule.num_stages()) : c.layers;
   options.kind = c.dtype;
+  if (run.gpu) options.kind.device = at::Device(at::kCUDA, 0);
   options.level = run.level;
   options.seed = 11;
   options.global_batch_size = run.global_batch_size;
@@ -102,9 +107,15 @@ Trained train(const Case& c, const ModelShape& shape, const TrainOptions& run) {
   Trained trained;
   trained.peaks.resize(static_cast<std::size_t>(num_ranks));
   trained.traffic.resize(static_cast<std::size_t>(num_ranks));
+  for (const auto& device :
+       simulate(schedule, byte_costs(staged_model(options, schedule), schedule)).devices)
+    trained.predicted.push_back(static_cast<std::int64_t>(device.peak_bytes));
+  const RankDevices devices(
+      {.device = run.gpu ? "cuda" : "cpu", .partitions = run.partitions, .sms_per_partition = 8});
   std::mutex mutex;
   run_threads(num_ranks, {}, [&](Communicator& world) {
     at::set_num_threads(1);
+    const auto stream = devices.take(world.rank());
     Trainer trainer(options, schedule, data, world);
     const auto take = [&](const std::optional<StepResult>& result) {
       if (!result) return;

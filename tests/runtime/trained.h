@@ -44,6 +44,8 @@ struct TrainOptions {
   std::int64_t bucket_bytes = 4096;
   double max_norm = 0.5;
   bool deferred = false;
+  bool gpu = false;
+  int partitions = 0;  // of the GPU; 0: ranks share it
 };
 
 struct Trained {
@@ -52,6 +54,7 @@ struct Trained {
   std::map<std::string, at::Tensor> first_gradients;
   std::map<std::string, at::Tensor> states;  // the optimizer's
   std::vector<std::int64_t> peaks;           // per rank
+  std::vector<std::int64_t> predicted;       // of them, per device of the pipeline
   std::vector<Traffic> traffic;              // likewise
 };
 
