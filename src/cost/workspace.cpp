@@ -39,11 +39,11 @@ OpWorkspace block_workspace(const StashQuery& q) {
   bytes.f = whole - kept.after_f + (s.encoder() ? 0 : s.dim * e * q.own_tokens()) + shared;
   // The forward once more, and then the largest of four moments. In the activation's backward:
   const std::int64_t activation = (local.ffn_dim * (llama ? 2 : 1) + local.up_columns) * e;
-  // From then on there are the gradients of activation and up projection, of its input, of a norm
-  // and of the sum after attention. In attention, besides: its output and that's gradient by heads
-  // and as it came, the gradients of q, k and v and the parts they are added up from; and keys and
-  // values for each head that shares them, or later one narrow part made wide;
-  const std::int64_t always = (local.ffn_dim + local.up_columns) * e;
+  // From then on there are the gradients of the up projection and of the sum after attention. In
+  // attention, besides: its output and that's gradient by heads and as it came, the gradients of q,
+  // k and v and the parts they are added up from; and keys and values for each head that shares
+  // them, or later one narrow part made wide;
+  const std::int64_t always = local.up_columns * e;
   const std::int64_t q_dim = local.q_dim();
   const std::int64_t copies =
       std::max(local.kv_dim() < q_dim ? 2 * q_dim * e : 0, narrow ? q_dim * kFloat : 0);
@@ -54,7 +54,7 @@ OpWorkspace block_workspace(const StashQuery& q) {
   // and in the first norm's backward.
   const std::int64_t norming = always + local.qkv_dim() * e;
   const std::int64_t own_norming = (s.dim * e + norm_backward(s, e)) * q.own_tokens();
-  const std::int64_t between = 3 * s.dim * e * q.own_tokens();
+  const std::int64_t between = s.dim * e * q.own_tokens();
   bytes.i = whole + shared +
             std::max({activation * q.tokens, std::max(attention, joining) * q.tokens + between,
                       norming * q.tokens + own_norming + between}) -
