@@ -23,7 +23,7 @@ struct Parcel {
 // One tensor under way. Of a received one the tensor is there once taken.
 class TensorMessage {
  public:
-  // Does not block. `tensor` stays unchanged until the message was taken.
+  // Does not block. `tensor` stays unchanged until the message was waited for, on a GPU for ever.
   static TensorMessage send(Communicator& ranks, int to, const at::Tensor& tensor,
                             std::string_view label);
   static TensorMessage recv(Communicator& ranks, int from, std::vector<std::int64_t> sizes,

@@ -325,7 +325,9 @@ at::Tensor Trainer::exchange(int peer, const at::Tensor& mine, TrafficClass traf
                              const char* label) {
   traffic_.add(traffic, mine.numel());
   Communicator& pipeline = mesh_.pipeline();
-  TensorMessage sent = TensorMessage::send(pipeline, peer, mine, label);
+  // A copy where the tensor itself changes hands: this rank is about to write to its own.
+  const at::Tensor given = mine.is_cuda() ? mine.clone() : mine;
+  TensorMessage sent = TensorMessage::send(pipeline, peer, given, label);
   TensorMessage theirs =
       TensorMessage::recv(pipeline, peer, mine.sizes().vec(), mine.options(), label);
   sent.wait(pipeline);

@@ -11,6 +11,7 @@
 
 #include "runtime/checkpointing.h"
 #include "runtime/generation.h"
+#include "runtime/gpu_memory.h"
 #include "runtime/op_timings.h"
 #include "runtime/options.h"
 
@@ -139,7 +140,9 @@ double bubble_of(const std::vector<RankFigures>& ranks) {
 
 }  // namespace
 
-RunEnd run_training(const TrainingRun& run, Communicator& world) {
+namespace {
+
+RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
   using Clock = std::chrono::steady_clock;
   at::set_num_threads(run.threads_per_rank);
   const Config& config = run.config;
@@ -226,6 +229,16 @@ RunEnd run_training(const TrainingRun& run, Communicator& world) {
   if (leads && !end.stopped && !config.generate.prompt.empty() && is_there(checkpoint))
     run.on_sample(sample_text(checkpoint, config.generate.prompt));
   return end;
+}
+
+}  // namespace
+
+RunEnd run_training(const TrainingRun& run, Communicator& world) {
+  try {
+    return run_all_steps(run, world);
+  } catch (const c10::OutOfMemoryError&) {
+    throw out_of_memory(run.options, run.lowered, 0);  // before the first op, or between steps
+  }
 }
 
 }  // namespace sluice

@@ -68,9 +68,16 @@ TEST_F(CudaTraining, AFullGpuIsToldByClass) {
   test::TrainOptions options{.microbatches = 1, .global_batch_size = 256, .gpu = true};
   ModelShape shape = test::shape_of(ModelFamily::llama, false);
   shape.dim = 512;
-  const double share = 0.002;  // of the GPU
-  c10::cuda::CUDACachingAllocator::emptyCache();
-  c10::cuda::CUDACachingAllocator::setMemoryFraction(share, 0);
+  struct Limit {  // to what is held already and half a gibibyte
+    Limit() {
+      c10::cuda::CUDACachingAllocator::emptyCache();
+      const cuda::MemoryUse use = cuda::memory_use(0);
+      c10::cuda::CUDACachingAllocator::setMemoryFraction(
+          static_cast<double>(use.reserved + (1 << 29)) / static_cast<double>(use.total), 0);
+    }
+    ~Limit() { c10::cuda::CUDACachingAllocator::setMemoryFraction(1.0, 0); }
+  };
+  const Limit limit;
   std::string said;
   ExitCode code = ExitCode::ok;
   try {
@@ -79,7 +86,6 @@ TEST_F(CudaTraining, AFullGpuIsToldByClass) {
     said = error.what();
     code = error.code();
   }
-  c10::cuda::CUDACachingAllocator::setMemoryFraction(1.0, 0);
   EXPECT_EQ(code, ExitCode::temporary) << said;
   for (const char* part : {"full", "weights", "gradients", "optimizer", "stash", "recompute.level"})
     EXPECT_NE(said.find(part), std::string::npos) << said;
