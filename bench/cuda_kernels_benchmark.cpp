@@ -122,8 +122,8 @@ void attentions(Report& report) {
   at::Tensor a = bf16({kBatch, kLength, kHeads, kHeadDim}).transpose(1, 2);
   const at::Tensor b = bf16({kBatch, kLength, kHeads, kHeadDim}).transpose(1, 2),
                    c = bf16({kBatch, kHeads, kLength, kHeadDim});
-  report.add("join_heads", 6 * heads, [&] { cuda::join_heads(a, b, b, cosine, sine); });
-  report.add("join_heads_apart", 6 * heads, [&] { cuda::join_heads(c, c, c, cosine, sine); });
+  report.add("join_heads", 6 * heads, [&] { cuda::join_heads({a, b, b}, {}, cosine, sine); });
+  report.add("join_heads_apart", 6 * heads, [&] { cuda::join_heads({c, c, c}, {}, cosine, sine); });
   at::Tensor a_lse = at::randn({kBatch, kHeads, kLength}, options(at::kFloat));
   const at::Tensor b_lse = at::randn_like(a_lse);
   report.add("merge_attention", 3 * heads + 12 * elements(kTokens, kHeads),

@@ -64,8 +64,12 @@ at::Tensor activation_backward(Activation, const at::Tensor&, const at::Tensor&)
 void rotate(at::Tensor&, std::int64_t, std::int64_t, const at::Tensor&, const at::Tensor&) {
   absent();
 }
-at::Tensor join_heads(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+at::Tensor join_heads(const HeadGradients&, const HeadGradients&, const at::Tensor&,
                       const at::Tensor&) {
+  absent();
+}
+void add_keys(const at::Tensor&, const at::Tensor&, const std::vector<std::int64_t>&,
+              std::vector<at::Tensor>&, std::vector<at::Tensor>&) {
   absent();
 }
 void merge_attention(at::Tensor&, at::Tensor&, const at::Tensor&, const at::Tensor&) { absent(); }

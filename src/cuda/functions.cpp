@@ -257,8 +257,9 @@ void rotate(at::Tensor& qkv, std::int64_t heads, std::int64_t head_dim, const at
   launch(kernels::rotate, call);
 }
 
-at::Tensor join_heads(const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv,
+at::Tensor join_heads(const HeadGradients& gradients, const HeadGradients& more,
                       const at::Tensor& cosine, const at::Tensor& sine) {
+  const auto& [dq, dk, dv] = gradients;
   check_heads(dq, "dq");
   check_heads(dk, "dk");
   const std::int64_t batch = dq.size(0), heads = dq.size(1), length = dq.size(2),
@@ -274,12 +275,64 @@ at::Tensor join_heads(const at::Tensor& dq, const at::Tensor& dk, const at::Tens
       call.dk.type == call.dv.type && (call.dk.type == call.dq.type || call.dk.type == Type::f32),
       "dq, dk and dv are {}, {} and {}", c10::toString(dq.scalar_type()),
       c10::toString(dk.scalar_type()), c10::toString(dv.scalar_type()));
+  const auto added = [](const at::Tensor& x, const at::Tensor& to, const char* name, Type type) {
+    kernels::Heads part;
+    if (!x.defined()) return part;
+    part = heads_of(x, name, to.sizes());
+    SLUICE_CHECK(part.type == type, "{} is {}", name, c10::toString(x.scalar_type()));
+    return part;
+  };
+  call.dq_more = added(more.dq, dq, "what is added to dq", call.dq.type);
+  call.dk_more = added(more.dk, dk, "what is added to dk", Type::f32);
+  call.dv_more = added(more.dv, dv, "what is added to dv", Type::f32);
   const std::int64_t tokens = as_blocks(batch * length);
   call.table = table_of(cosine, sine, tokens, head_dim);
   at::Tensor out = at::empty({tokens, (heads + 2 * kv_heads) * head_dim}, dq.options());
   call.out = out.mutable_data_ptr();
   launch(kernels::join_heads, call);
   return out;
+}
+
+void add_keys(const at::Tensor& dk, const at::Tensor& dv, const std::vector<std::int64_t>& lengths,
+              std::vector<at::Tensor>& keys, std::vector<at::Tensor>& values) {
+  check_heads(dk, "dk");
+  const std::int64_t batch = dk.size(0), heads = dk.size(1), head_dim = dk.size(3);
+  const bool first = !keys.at(0).defined();
+  std::int64_t done = 0;
+  for (std::size_t from = 0; from < lengths.size(); from += kernels::AddKeysCall::kMaxParts) {
+    const std::size_t to =
+        std::min(lengths.size(), from + std::size_t{kernels::AddKeysCall::kMaxParts});
+    kernels::AddKeysCall call;
+    call.batch = batch;
+    call.head_dim = as_int(head_dim);
+    call.first = first;
+    call.parts = static_cast<int>(to - from);
+    call.begin[0] = 0;
+    for (std::size_t n = from; n < to; ++n) {
+      const std::size_t place = n - from;
+      call.begin[place + 1] = call.begin[place] + lengths[n];
+      for (at::Tensor* total : {&keys.at(n), &values.at(n)}) {
+        SLUICE_CHECK(total->defined() != first, "some of the slices' gradients are there");
+        if (first)
+          *total = at::empty({batch, lengths[n], heads, head_dim}, dk.options().dtype(at::kFloat))
+                       .transpose(1, 2);
+        check_tensor(total->transpose(1, 2), "a slice's gradient", at::kFloat,
+                     {batch, lengths[n], heads, head_dim});
+      }
+      call.keys[place] = keys[n].data_ptr<float>();
+      call.values[place] = values[n].data_ptr<float>();
+    }
+    const std::int64_t end = done + call.begin[call.parts];
+    const at::Tensor own_dk = dk.slice(2, done, end);
+    call.dk = heads_of(own_dk, "dk", own_dk.sizes());
+    call.dv = heads_of(dv.slice(2, done, end), "dv", own_dk.sizes());
+    SLUICE_CHECK(call.dk.type == call.dv.type, "dk is {} and dv {}",
+                 c10::toString(dk.scalar_type()), c10::toString(dv.scalar_type()));
+    as_blocks(batch * (end - done));
+    launch(kernels::add_keys, call);
+    done = end;
+  }
+  SLUICE_CHECK(done == dk.size(2), "{} tokens of slices for {} keys", done, dk.size(2));
 }
 
 void merge_attention(at::Tensor& a_out, at::Tensor& a_lse, const at::Tensor& b_out,

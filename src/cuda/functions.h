@@ -52,8 +52,19 @@ void rotate(at::Tensor& qkv, std::int64_t heads, std::int64_t head_dim, const at
 // Gradients by heads, (B, heads, n, head_dim), k and v with kv_heads, of any strides but the last
 // -> (T, (heads + 2 kv_heads) head_dim) of dq's type; dk and dv may both be fp32. Where tables are
 // given, those of q and k are turned back.
-at::Tensor join_heads(const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv,
+// What stands in `more`, of the same sizes and where defined, is added: to dq of its type, to dk
+// and dv fp32.
+struct HeadGradients {
+  at::Tensor dq, dk, dv;
+};
+at::Tensor join_heads(const HeadGradients& gradients, const HeadGradients& more,
                       const at::Tensor& cosine, const at::Tensor& sine);
+
+// Adds dk and dv (B, kv_heads, m, head_dim), of any strides but the last, to the keys and values of
+// slices, (B, kv_heads, n_j, head_dim) fp32, heads side by side in memory, whose lengths add up to
+// m. Undefined ones are made, and are then the gradient itself; all are or none is.
+void add_keys(const at::Tensor& dk, const at::Tensor& dv, const std::vector<std::int64_t>& lengths,
+              std::vector<at::Tensor>& keys, std::vector<at::Tensor>& values);
 
 // What two attentions over different keys give together, merged by their log-sum-exp, over `a`:
 // out (B, heads, n, head_dim) of any strides but the last, a's fp32 or of b's type; lse (B, heads,

@@ -112,11 +112,6 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> call_backward(
                                                                   output.lse, 0.0, causal);
 }
 
-// Whether a GPU takes all of it in a few calls; packed documents it does in half precision only.
-bool in_few_calls(const AttentionInput& input, const Documents& documents) {
-  return input.q.is_cuda() && (documents.single() || documents.packed);
-}
-
 }  // namespace
 
 AttentionOutput attention(const AttentionInput& input, const Documents& documents,
@@ -151,9 +146,6 @@ at::Tensor attention_backward(const at::Tensor& d_out, const AttentionInput& inp
                               const AttentionOutput& output, const Documents& documents,
                               const SliceBounds& bounds, std::vector<at::Tensor>& key_gradients,
                               std::vector<at::Tensor>& value_gradients) {
-  if (in_few_calls(input, documents))
-    return attention_backward_cuda(d_out, input, output, documents, bounds, key_gradients,
-                                   value_gradients);
   const at::Tensor& q = input.q;
   const std::vector<Piece> pieces = pieces_of(input, documents, bounds);
   const std::int64_t kv_heads = input.keys[0].size(1);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "base/error.h"
 #include "cuda/attention.h"
@@ -17,20 +18,6 @@ at::Tensor joined(const std::vector<at::Tensor>& parts, std::size_t count) {
   for (std::size_t j = 0; j < count; ++j)
     rows.push_back(parts[j].transpose(1, 2));
   return at::cat(rows, 1).transpose(1, 2);
-}
-
-void add_to(at::Tensor& total, const at::Tensor& gradient) {
-  if (total.defined())
-    total.add_(gradient);
-  else
-    total = gradient;
-}
-
-// A gradient of the keys of the first slices, dealt to them.
-void add_parts(std::vector<at::Tensor>& totals, const at::Tensor& gradient,
-               const SliceBounds& bounds, std::size_t count) {
-  for (std::size_t j = 0; j < count; ++j)
-    totals[j].add_(gradient.slice(2, bounds[j], bounds[j + 1]));
 }
 
 // (B, heads, n, head_dim) -> (B n, heads, head_dim).
@@ -140,12 +127,17 @@ AttentionOutput attention_cuda(const AttentionInput& input, const Documents& doc
   return {own.out, own.lse};
 }
 
-at::Tensor attention_backward_cuda(const at::Tensor& d_out, const AttentionInput& input,
-                                   const AttentionOutput& output, const Documents& documents,
-                                   const SliceBounds& bounds,
-                                   std::vector<at::Tensor>& key_gradients,
-                                   std::vector<at::Tensor>& value_gradients) {
+bool in_few_calls(const AttentionInput& input, const Documents& documents) {
+  return input.q.is_cuda() && (documents.single() || documents.packed);
+}
+
+AttentionGradients attention_backward_cuda(const at::Tensor& d_out, const AttentionInput& input,
+                                           const AttentionOutput& output,
+                                           const Documents& documents, const SliceBounds& bounds,
+                                           std::vector<at::Tensor>& key_gradients,
+                                           std::vector<at::Tensor>& value_gradients) {
   const std::size_t slice = input.keys.size() - 1;
+  AttentionGradients out;
   if (documents.packed) {
     const PackedDocuments& packed = *documents.packed;
     const at::Tensor unused = at::empty({2}, input.q.options().dtype(at::kLong));
@@ -157,21 +149,30 @@ at::Tensor attention_backward_cuda(const at::Tensor& d_out, const AttentionInput
         packed.cumulative_keys, packed.max_queries, packed.max_keys, 0.0, !input.both_ways, unused,
         unused, scale_of(input.q));
     const std::int64_t size = input.q.size(3);
+    for (std::vector<at::Tensor>* totals : {&key_gradients, &value_gradients})
+      for (std::size_t j = 0; j <= slice; ++j)
+        if (!totals->at(j).defined())
+          totals->at(j) = at::zeros(input.keys[j].sizes(), input.q.options().dtype(at::kFloat));
     add_seen_rows(key_gradients, dk.slice(2, 0, size), packed, bounds);
     add_seen_rows(value_gradients, dv.slice(2, 0, size), packed, bounds);
-    return from_rows(dq.slice(2, 0, size), input.q.size(0));
+    out.own = {from_rows(dq.slice(2, 0, size), input.q.size(0)), key_gradients[slice],
+               value_gradients[slice]};
+    return out;
   }
   const cuda::AttentionResult over_all{output.out, output.lse};
-  auto [dq, dk, dv] = cuda::attention_backward(
+  std::tie(out.own.dq, out.own.dk, out.own.dv) = cuda::attention_backward(
       d_out, {input.q, input.keys[slice], input.values[slice], !input.both_ways}, over_all);
-  add_to(key_gradients[slice], dk);
-  add_to(value_gradients[slice], dv);
-  if (slice == 0) return dq;
-  auto [dq_before, dk_before, dv_before] = cuda::attention_backward(
+  out.more.dk = key_gradients[slice];
+  out.more.dv = value_gradients[slice];
+  if (slice == 0) return out;
+  auto [dq, dk, dv] = cuda::attention_backward(
       d_out, {input.q, joined(input.keys, slice), joined(input.values, slice), false}, over_all);
-  add_parts(key_gradients, dk_before, bounds, slice);
-  add_parts(value_gradients, dv_before, bounds, slice);
-  return dq_before.add_(dq);
+  out.more.dq = dq;
+  std::vector<std::int64_t> lengths;
+  for (std::size_t j = 0; j < slice; ++j)
+    lengths.push_back(bounds[j + 1] - bounds[j]);
+  cuda::add_keys(dk, dv, lengths, key_gradients, value_gradients);
+  return out;
 }
 
 }  // namespace sluice

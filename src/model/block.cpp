@@ -7,6 +7,7 @@
 #include "cost/stash.h"
 #include "cost/workspace.h"
 #include "cuda/functions.h"
+#include "model/attention_cuda.h"
 
 namespace sluice {
 namespace {
@@ -277,31 +278,39 @@ void Block::drop(BlockStash& stash, const SliceContext& context) const {
 at::Tensor Block::attention_grad(const at::Tensor& d_o, BlockState& state,
                                  const SliceContext& context) const {
   const BlockStash& stash = state.slices[context.slice];
-  if (state.d_keys.empty()) {
+  const AttentionInput input = attention_input(state, context.slice);
+  const AttentionOutput output = {split_heads(stash.o, context, local_.heads), stash.lse};
+  const at::Tensor d_heads = split_heads(d_o, context, local_.heads);
+  const bool first = state.d_keys.empty();
+  if (first) {
     state.d_keys.resize(context.slice + 1);
     state.d_values.resize(context.slice + 1);
-    // One document in one slice is one piece, whose gradients are the whole.
-    const bool pieces = context.num_slices() > 1 || !context.documents.single();
-    for (std::size_t j = 0; pieces && j <= context.slice; ++j) {
-      const at::Tensor& k = state.slices[j].k;
-      state.d_keys[j] = at::zeros(k.sizes(), k.options().dtype(at::kFloat));
-      state.d_values[j] = at::zeros(k.sizes(), k.options().dtype(at::kFloat));
-    }
   }
-  const AttentionOutput output = {split_heads(stash.o, context, local_.heads), stash.lse};
-  at::Tensor dq = attention_backward(
-      split_heads(d_o, context, local_.heads), attention_input(state, context.slice), output,
-      context.documents, context.bounds, state.d_keys, state.d_values);
+  const auto angles = [](const at::Tensor& table) {
+    return table.defined() ? table.flatten(0, 2) : table;
+  };
+  const auto joined = [&](const AttentionGradients& gradients) {
+    state.d_keys.resize(context.slice);
+    state.d_values.resize(context.slice);
+    return cuda::join_heads(gradients.own, gradients.more, angles(context.rotation.cosine),
+                            angles(context.rotation.sine));
+  };
+  if (in_few_calls(input, context.documents))
+    return joined(attention_backward_cuda(d_heads, input, output, context.documents, context.bounds,
+                                          state.d_keys, state.d_values));
+  // One document in one slice is one piece, whose gradients are the whole.
+  const bool pieces = context.num_slices() > 1 || !context.documents.single();
+  for (std::size_t j = 0; first && pieces && j <= context.slice; ++j) {
+    const at::Tensor& k = state.slices[j].k;
+    state.d_keys[j] = at::zeros(k.sizes(), k.options().dtype(at::kFloat));
+    state.d_values[j] = at::zeros(k.sizes(), k.options().dtype(at::kFloat));
+  }
+  at::Tensor dq = attention_backward(d_heads, input, output, context.documents, context.bounds,
+                                     state.d_keys, state.d_values);
   at::Tensor dk = state.d_keys[context.slice], dv = state.d_values[context.slice];
+  if (dq.is_cuda()) return joined({.own = {dq, dk, dv}, .more = {}});
   state.d_keys.resize(context.slice);
   state.d_values.resize(context.slice);
-  if (dq.is_cuda()) {
-    const auto table = [](const at::Tensor& angles) {
-      return angles.defined() ? angles.flatten(0, 2) : angles;
-    };
-    return cuda::join_heads(dq, dk, dv, table(context.rotation.cosine),
-                            table(context.rotation.sine));
-  }
   dk = dk.to(d_o.scalar_type());
   dv = dv.to(d_o.scalar_type());
   if (shape_.family == ModelFamily::llama) {

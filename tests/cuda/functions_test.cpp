@@ -1,6 +1,8 @@
 // Every function against ATen in fp64 on the CPU, of the same inputs.
 #include "cuda/functions.h"
 
+#include <numeric>
+
 #include "base/error.h"
 #include "cuda/on_gpu.h"
 
@@ -247,14 +249,25 @@ TEST_F(CudaFunctions, JoinsHeadsAndTurnsThemBack) {
                 .transpose(1, 2)
                 .reshape({s.tokens(), -1});
           };
-          const at::Tensor reference =
-              at::cat({joined(dq, turns), joined(dk, turns), joined(dv, false)}, 1);
-          for (const bool side_by_side : {false, true}) {
+          const at::Tensor more_q = random(dq.sizes(), type),
+                           more_k = random(dk.sizes(), at::kFloat),
+                           more_v = random(dk.sizes(), at::kFloat);
+          for (const int way : {0, 1, 2, 3}) {
+            const bool side_by_side = way % 2 == 1, adds = way > 1;
+            const auto sum = [&](const at::Tensor& x, const at::Tensor& more) {
+              return adds ? wide(x) + wide(more) : wide(x);
+            };
+            const at::Tensor reference =
+                at::cat({joined(sum(dq, more_q), turns), joined(sum(dk, more_k), turns),
+                         joined(sum(dv, more_v), false)},
+                        1);
             const auto there = [&](const at::Tensor& x) {
               return side_by_side ? beside(x.cuda()) : x.cuda();
             };
             poison_like(dq);
-            const at::Tensor out = cuda::join_heads(there(dq), there(dk), there(dv),
+            cuda::HeadGradients more;
+            if (adds) more = {there(more_q), there(more_k), there(more_v)};
+            const at::Tensor out = cuda::join_heads({there(dq), there(dk), there(dv)}, more,
                                                     turns ? by.cosine.cuda() : at::Tensor(),
                                                     turns ? by.sine.cuda() : at::Tensor());
             SCOPED_TRACE(sizes_of(dq));
@@ -262,6 +275,28 @@ TEST_F(CudaFunctions, JoinsHeadsAndTurnsThemBack) {
             EXPECT_LT(distance(out, reference), tolerance(type));
           }
         }
+}
+
+TEST_F(CudaFunctions, AddsGradientsToTheKeysOfSlices) {
+  for (const auto type : {at::kFloat, at::kBFloat16})
+    for (const std::int64_t head_dim : {128, 8, 7})
+      for (const std::vector<std::int64_t>& lengths :
+           {std::vector<std::int64_t>{5}, {3, 1, 7}, std::vector<std::int64_t>(20, 2)}) {
+        const std::int64_t all = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+        std::vector<at::Tensor> keys(lengths.size() + 1), values(lengths.size() + 1);
+        at::Tensor key_sum, value_sum;
+        for (int round = 0; round < 3; ++round) {
+          const at::Tensor dk = random({2, 3, all, head_dim}, type), dv = random(dk.sizes(), type);
+          key_sum = round == 0 ? wide(dk) : key_sum + wide(dk);
+          value_sum = round == 0 ? wide(dv) : value_sum + wide(dv);
+          cuda::add_keys(beside(dk.cuda()), dv.cuda(), lengths, keys, values);
+        }
+        EXPECT_FALSE(keys.back().defined() || values.back().defined());
+        keys.pop_back();
+        values.pop_back();
+        EXPECT_LT(distance(at::cat(keys, 2), key_sum), 1e-6);
+        EXPECT_LT(distance(at::cat(values, 2), value_sum), 1e-6);
+      }
 }
 
 TEST_F(CudaFunctions, MergesAttentionsByTheirStatistics) {

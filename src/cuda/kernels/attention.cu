@@ -65,7 +65,57 @@ __global__ void merge_rows(MergeCall call) {
   }
 }
 
+// A token of dk to a block, of dv with blockIdx.y: threads take groups of its columns in turn.
+template <typename T, bool kVector>
+__global__ void add_key_rows(AddKeysCall call) {
+  constexpr int N = kWidth<T>;
+  const std::int64_t length = call.begin[call.parts];
+  const std::int64_t batch = blockIdx.x / length, token = blockIdx.x % length;
+  int part = 0;
+  while (token >= call.begin[part + 1])
+    ++part;
+  const Heads& heads = blockIdx.y == 0 ? call.dk : call.dv;
+  const std::int64_t rows = call.begin[part + 1] - call.begin[part];
+  float* to = (blockIdx.y == 0 ? call.keys : call.values)[part] +
+              (batch * rows + token - call.begin[part]) * heads.heads * call.head_dim;
+  const T* from =
+      static_cast<const T*>(heads.data) + batch * heads.batch_stride + token * heads.token_stride;
+  const int groups = divide_up(call.head_dim, N), all = groups * heads.heads;
+  for (int g = static_cast<int>(threadIdx.x); g < all; g += static_cast<int>(blockDim.x)) {
+    const int head = g / groups, column = g % groups * N, valid = call.head_dim - column;
+    float* into = to + head * call.head_dim + column;
+    float sum[N];
+    widen(load<kVector, N>(from + head * heads.head_stride + column, valid), sum);
+    if (!call.first) {
+      float had[N];
+      widen(load<kVector, N>(static_cast<const float*>(into), valid), had);
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+        sum[j] += had[j];
+    }
+    store<kVector>(into, narrow<float>(sum), valid);
+  }
+}
+
 }  // namespace
+
+void add_keys(const AddKeysCall& call, cudaStream_t stream) {
+  const std::int64_t tokens = call.batch * call.begin[call.parts];
+  if (tokens == 0) return;
+  with_type(call.dk.type, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    bool vector = call.head_dim % kWidth<T> == 0 && regular(call.dk, kWidth<T>) &&
+                  regular(call.dv, kWidth<T>);
+    for (int n = 0; n < call.parts; ++n)
+      vector = vector && aligned(16, call.keys[n], call.values[n]);
+    const int threads =
+        warps_for(divide_up(call.head_dim, kWidth<T>) * call.dk.heads, kBlockThreads * 2);
+    with_flag(vector, [&](auto fast) {
+      add_key_rows<T, decltype(fast)::value>
+          <<<dim3(static_cast<unsigned>(tokens), 2), threads, 0, stream>>>(call);
+    });
+  });
+}
 
 void merge_attention(const MergeCall& call, cudaStream_t stream) {
   const std::int64_t tokens = call.batch * call.length;

@@ -95,11 +95,25 @@ struct Heads {
 struct JoinCall {
   std::int64_t batch = 0, length = 0;
   int head_dim = 0;
-  Heads dq, dk, dv;  // dk and dv of one type: dq's or fp32
+  Heads dq, dk, dv;                 // dk and dv of one type: dq's or fp32
+  Heads dq_more, dk_more, dv_more;  // added; without data where there is none. Of dq's type, fp32
   void* out = nullptr;
   Table table;
 };
 void join_heads(const JoinCall& call, cudaStream_t stream);
+
+struct AddKeysCall {
+  static constexpr int kMaxParts = 16;
+  std::int64_t batch = 0;
+  int head_dim = 0;
+  Heads dk, dv;  // of one type
+  int parts = 0;
+  bool first = false;                 // nothing is there yet to be added to
+  std::int64_t begin[kMaxParts + 1];  // tokens of dk: part n has [begin[n], begin[n + 1])
+  float* keys[kMaxParts];             // (batch, tokens, heads, head_dim)
+  float* values[kMaxParts];
+};
+void add_keys(const AddKeysCall& call, cudaStream_t stream);
 
 struct MergeCall {
   std::int64_t batch = 0, length = 0;

@@ -61,10 +61,11 @@ __global__ void rotate_rows(RotateCall call) {
   }
 }
 
-// One of dq, dk and dv, of type S, into its columns of a token's row.
-template <typename T, typename S, bool kVector>
-__device__ void join_part(const JoinCall& call, const Heads& part, int first_head, int num_heads,
-                          bool turned) {
+// One of dq, dk and dv, of type S, with what is added to it, of type A, into its columns of a
+// token's row.
+template <typename T, typename S, typename A, bool kVector>
+__device__ void join_part(const JoinCall& call, const Heads& part, const Heads& added,
+                          int first_head, int num_heads, bool turned) {
   constexpr int N = kWidth<T>;
   // Without angles a head may have an odd size, and its second half be the shorter one.
   const int half = divide_up(call.head_dim, 2), column = static_cast<int>(threadIdx.x) * N;
@@ -73,17 +74,23 @@ __device__ void join_part(const JoinCall& call, const Heads& part, int first_hea
   const unsigned length = static_cast<unsigned>(call.length);
   const S* from = static_cast<const S*>(part.data) + blockIdx.x / length * part.batch_stride +
                   blockIdx.x % length * part.token_stride + column;
+  const A* more = static_cast<const A*>(added.data) + blockIdx.x / length * added.batch_stride +
+                  blockIdx.x % length * added.token_stride + column;
   T* to = static_cast<T*>(call.out) +
           (static_cast<std::int64_t>(blockIdx.x) * num_heads + first_head) * call.head_dim + column;
   float cosine[N] = {}, sine[N] = {};
   if (turned) read_angles<kVector>(call.table, blockIdx.x, half, column, cosine, sine);
   for (int start = static_cast<int>(threadIdx.y); start < part.heads; start += kAtOnce * step) {
     Pack<S, N> low_pack[kAtOnce] = {}, high_pack[kAtOnce] = {};
+    Pack<A, N> low_more[kAtOnce] = {}, high_more[kAtOnce] = {};
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k)
       if (const int head = start + k * step; head < part.heads) {
         low_pack[k] = load<kVector, N>(from + head * part.head_stride, low_valid);
         high_pack[k] = load<kVector, N>(from + head * part.head_stride + half, high_valid);
+        if (!added.data) continue;
+        low_more[k] = load<kVector, N>(more + head * added.head_stride, low_valid);
+        high_more[k] = load<kVector, N>(more + head * added.head_stride + half, high_valid);
       }
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k)
@@ -91,6 +98,16 @@ __device__ void join_part(const JoinCall& call, const Heads& part, int first_hea
         float low[N], high[N];
         widen(low_pack[k], low);
         widen(high_pack[k], high);
+        if (added.data) {
+          float plus_low[N], plus_high[N];
+          widen(low_more[k], plus_low);
+          widen(high_more[k], plus_high);
+#pragma unroll
+          for (int j = 0; j < N; ++j) {
+            low[j] += plus_low[j];
+            high[j] += plus_high[j];
+          }
+        }
         if (turned) turn<true>(low, high, cosine, sine);
         T* into = to + static_cast<std::int64_t>(head) * call.head_dim;
         store<kVector>(into, narrow<T>(low), low_valid);
@@ -105,11 +122,11 @@ __global__ void join_rows(JoinCall call) {
   const int heads = call.dq.heads, kv_heads = call.dk.heads, all = heads + 2 * kv_heads;
   const bool turned = call.table.cosine != nullptr;
   if (blockIdx.y == 0)
-    join_part<T, T, kVector>(call, call.dq, 0, all, turned);
+    join_part<T, T, T, kVector>(call, call.dq, call.dq_more, 0, all, turned);
   else if (blockIdx.y == 1)
-    join_part<T, S, kVector>(call, call.dk, heads, all, turned);
+    join_part<T, S, float, kVector>(call, call.dk, call.dk_more, heads, all, turned);
   else
-    join_part<T, S, kVector>(call, call.dv, heads + kv_heads, all, false);
+    join_part<T, S, float, kVector>(call, call.dv, call.dv_more, heads + kv_heads, all, false);
 }
 
 dim3 block_for(int half, int width, int heads) {
@@ -141,9 +158,11 @@ void join_heads(const JoinCall& call, cudaStream_t stream) {
   with_type(call.dq.type, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const int half = divide_up(call.head_dim, 2);
-    const bool vector = call.head_dim % (2 * kWidth<T>) == 0 && regular(call.dq, kWidth<T>) &&
-                        regular(call.dk, kWidth<T>) && regular(call.dv, kWidth<T>) &&
-                        aligned(16, call.out, call.table.cosine, call.table.sine);
+    bool vector = call.head_dim % (2 * kWidth<T>) == 0;
+    for (const Heads* part :
+         {&call.dq, &call.dk, &call.dv, &call.dq_more, &call.dk_more, &call.dv_more})
+      vector = vector && regular(*part, kWidth<T>);
+    vector = vector && aligned(16, call.out, call.table.cosine, call.table.sine);
     with_flag(vector, [&](auto fast) {
       constexpr bool kFast = decltype(fast)::value;
       const auto run = [&](auto* kernel) {
