@@ -98,9 +98,10 @@ TEST_F(CudaFunctions, NormGradientsAreThoseOfTheFormulas) {
     const Placed x_there(x, offset), dy_there(dy, offset), weight_there(weight, offset),
         addend_there(addend, offset);
     for (const bool layer_norm : {false, true}) {
-      // Of one column a norm leaves little or nothing, and its gradient is all rounding.
+      // Of one column a norm leaves little or nothing, and its gradient is mostly rounding.
       const bool vanishes = shape.columns == 1;
       if (layer_norm && vanishes) continue;
+      const double limit = vanishes ? 1e-2 : tolerance(type);
       const at::Tensor wide_x = with_gradient(x), wide_weight = with_gradient(weight);
       const at::Tensor bias = layer_norm ? with_gradient(at::zeros({shape.columns})) : at::Tensor();
       norm_reference(wide_x, wide_weight, bias).backward(wide(dy));
@@ -117,9 +118,7 @@ TEST_F(CudaFunctions, NormGradientsAreThoseOfTheFormulas) {
                                      rstd, adds ? addend_there.tensor : at::Tensor());
         };
         const cuda::NormGradient out = compute();
-        // Of a few columns only, what is left of a gradient is much smaller than what cancels.
-        EXPECT_LT(distance(out.dx, adds ? wide_x.grad() + wide(addend) : wide_x.grad()),
-                  tolerance(type) + 1e-6);
+        EXPECT_LT(distance(out.dx, adds ? wide_x.grad() + wide(addend) : wide_x.grad()), limit);
         EXPECT_LT(distance(out.d_weight, wide_weight.grad()), 1e-5);
         ASSERT_EQ(out.d_bias.defined(), layer_norm);
         if (layer_norm) {

@@ -6,8 +6,15 @@ namespace {
 constexpr int kMostThreads = 512;
 constexpr int kAtOnce = 2;  // groups that a thread reads before it computes
 
-// The fast exponential and quotient: a few units in the last place of fp32, and right at both ends.
-__device__ float sigmoid(float x) { return __fdividef(1.f, 1.f + __expf(-x)); }
+// sigmoid(x) and what it lacks to 1, by the fast exponential and quotient: a few units in the last
+// place of fp32 each. Beyond the limit, where the exponential would leave fp32, nothing changes.
+struct Sigmoid {
+  float value, rest;
+};
+__device__ Sigmoid sigmoid(float x) {
+  const float e = __expf(fminf(-x, 80.f)), value = __fdividef(1.f, 1.f + e);
+  return {value, e * value};
+}
 
 // GELU by tanh is x sigmoid(2 z) with z = kRoot (x + kCubic x^3).
 constexpr float kRoot = 0.7978845608028654f;  // sqrt(2 / pi)
@@ -19,9 +26,9 @@ __device__ float normal_share(float x) { return 0.5f * (1.f + erff(x * kHalfRoot
 
 template <Gate kGate>
 __device__ float value(float x, float up) {
-  if constexpr (kGate == Gate::swiglu) return x * sigmoid(x) * up;
+  if constexpr (kGate == Gate::swiglu) return x * sigmoid(x).value * up;
   if constexpr (kGate == Gate::gelu_tanh)
-    return x * sigmoid(2 * kRoot * x * (1.f + kCubic * x * x));
+    return x * sigmoid(2 * kRoot * x * (1.f + kCubic * x * x)).value;
   if constexpr (kGate == Gate::gelu_erf) return x * normal_share(x);
 }
 
@@ -29,13 +36,13 @@ __device__ float value(float x, float up) {
 template <Gate kGate>
 __device__ float slope(float da, float x, float up, float& d_up) {
   if constexpr (kGate == Gate::swiglu) {
-    const float s = sigmoid(x);
-    d_up = da * x * s;
-    return da * up * s * (1.f + x * (1.f - s));
+    const Sigmoid s = sigmoid(x);
+    d_up = da * x * s.value;
+    return da * up * s.value * (1.f + x * s.rest);
   }
   if constexpr (kGate == Gate::gelu_tanh) {
-    const float s = sigmoid(2 * kRoot * x * (1.f + kCubic * x * x));
-    return da * s * (1.f + x * (1.f - s) * 2 * kRoot * (1.f + 3 * kCubic * x * x));
+    const Sigmoid s = sigmoid(2 * kRoot * x * (1.f + kCubic * x * x));
+    return da * s.value * (1.f + x * s.rest * 2 * kRoot * (1.f + 3 * kCubic * x * x));
   }
   if constexpr (kGate == Gate::gelu_erf)
     return da * (normal_share(x) + x * kDensity * __expf(-0.5f * x * x));
