@@ -184,10 +184,14 @@ void run_rank(const Options& options, const Schedule& schedule, const Dataset& d
   const bool leads = world.rank() == 0;
   if (options.partitions > 0) {
     Costs costs = profile_ops(trainer_of, schedule, world, {.rounds = 2, .seconds = 1.5});
-    if (leads)
-      fmt::print(stderr, "contention {:.3f}; F {:.2f} I {:.2f} W {:.2f} B {:.2f} ms\n",
-                 fmt::join(costs.contention, " "), costs.at(0, 0).f * 1e3, costs.at(0, 0).i * 1e3,
-                 costs.at(0, 0).w * 1e3, costs.at(0, 0).b * 1e3);
+    if (leads) {
+      fmt::print(stderr, "contention {:.3f}; ms of F, I, W, B:", fmt::join(costs.contention, " "));
+      for (int slice = 0; slice < costs.num_slices(); ++slice) {
+        const OpCosts& op = costs.at(1, slice);
+        fmt::print(stderr, " {:.2f} {:.2f} {:.2f} {:.2f}{}", op.f * 1e3, op.i * 1e3, op.w * 1e3,
+                   op.b * 1e3, slice + 1 < costs.num_slices() ? "," : "\n");
+      }
+    }
     if (leads) result.costs = std::move(costs);
   }
   const auto begun = Clock::now();
