@@ -117,6 +117,7 @@ ExitCode run(const Flags& flags) {
                                 options.kind.on_gpu() ? ", on " + devices.text() : ""));
     RunEnd end = run_training(mine, world);
     if (end.stopped) stopped = true;
+    if (!end.gpu_memory.empty()) progress.note("GPU memory at its peak: " + end.gpu_memory);
     if (world.rank() == 0) report_step(flags, schedule, std::move(end), progress);
   });
   return code == ExitCode::ok && stopped ? ExitCode::terminated : code;

@@ -170,6 +170,7 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
   const auto asked = [&] { return run.stop && run.stop->load(); };
   bool stop = false;
 
+  GpuMemory memory;  // of all ranks
   const auto report = [&](const StepResult& result) {
     // Whichever rank a signal reached, all stop after the same step.
     stop = stop || result.stop;
@@ -190,8 +191,12 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
     metrics.step_time_s = seconds.extract(result.number).mapped();
     metrics.tps = static_cast<double>(tokens) / metrics.step_time_s / world.size();
     metrics.bubble = bubble_of(ranks);
-    for (const RankFigures& rank : ranks)
+    std::int64_t stash = 0;
+    for (const RankFigures& rank : ranks) {
       metrics.peak_stash_bytes.push_back(rank.peak_bytes);
+      stash += rank.peak_bytes;
+    }
+    memory.stash = std::max(memory.stash, stash);
     metrics.predicted_peak_stash_bytes = run.predicted_peak_bytes;
     metrics.validation_loss = validation_loss;
     if (written) written->append(metrics);
@@ -219,6 +224,12 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
     if (due || stop || is_last) saver.save(number, run.on_note);
   }
   figures.finish();
+  if (leads && run.options.kind.on_gpu()) {
+    const std::int64_t stash = memory.stash;
+    memory = fixed_memory(run.options, run.lowered);
+    memory.stash = stash;
+    end.gpu_memory = memory_line(memory, cuda::memory_use(run.options.kind.device.index()).peak);
+  }
   end.stopped = stop && end.last_step < config.training.steps;
   end.devices = gather_timelines(last, trainer.mesh());
   if (end.last_step >= first) {

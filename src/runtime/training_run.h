@@ -33,6 +33,7 @@ struct TrainingRun {
 };
 
 struct RunEnd {
+  std::string gpu_memory;  // at its peak, by name; on rank 0 of a run on a GPU, else empty
   std::int64_t last_step = 0;
   bool stopped = false;                 // before the last step, by `stop`
   std::vector<DeviceTimeline> devices;  // of the last step; all of them on rank 0, else none
