@@ -183,7 +183,8 @@ void run_rank(const Options& options, const Schedule& schedule, const Dataset& d
   const TrainerOptions trainer_of = trainer_options(options, schedule);
   const bool leads = world.rank() == 0;
   if (options.partitions > 0) {
-    Costs costs = profile_ops(trainer_of, schedule, world, {.rounds = 2, .seconds = 1.5});
+    Costs costs =
+        profile_ops(trainer_of, schedule, world, {.rounds = 2, .seconds = 1.5, .on_progress = {}});
     if (leads) {
       fmt::print(stderr, "contention {:.3f}; ms of F, I, W, B:", fmt::join(costs.contention, " "));
       for (int slice = 0; slice < costs.num_slices(); ++slice) {
