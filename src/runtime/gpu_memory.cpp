@@ -11,6 +11,10 @@ namespace {
 
 double gibibytes(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
+std::int64_t rest_of(const GpuMemory& memory, std::int64_t all) {
+  return all - memory.weights - memory.gradients - memory.optimizer - memory.stash;
+}
+
 std::string remedy(const TrainerOptions& options, const GpuMemory& memory) {
   constexpr const char* kLevels[] = {"none", "elementwise", "mlp", "all-but-attention", "full"};
   const auto level = static_cast<std::size_t>(options.level);
@@ -40,7 +44,7 @@ GpuMemory fixed_memory(const TrainerOptions& options, const Schedule& schedule) 
 }
 
 std::string memory_line(GpuMemory memory, std::int64_t peak) {
-  memory.rest = peak - memory.weights - memory.gradients - memory.optimizer - memory.stash;
+  memory.rest = rest_of(memory, peak);
   return fmt::format(
       "{:.2f} GiB: weights {:.2f}, gradients {:.2f}, optimizer {:.2f}, stash {:.2f}, buffers, "
       "workspace and rounding {:.2f}",
@@ -53,6 +57,7 @@ UserError out_of_memory(const TrainerOptions& options, const Schedule& schedule,
   const cuda::MemoryUse use = cuda::memory_use(options.kind.device.index());
   GpuMemory memory = fixed_memory(options, schedule);
   memory.stash = stash;
+  memory.rest = rest_of(memory, use.allocated);
   return UserError(fmt::format("the GPU's {:.1f} GiB are full. Held: {}; {}", gibibytes(use.total),
                                memory_line(memory, use.allocated), remedy(options, memory)),
                    ExitCode::temporary);
