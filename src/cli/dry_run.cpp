@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "cost/buffers.h"
 #include "cost/workspace.h"
+#include "cuda/device.h"
 
 namespace sluice::cli {
 namespace {
@@ -87,8 +88,11 @@ std::string number_ranges(const std::vector<int>& numbers) {
   return out;
 }
 
-// Of this machine, or what a container leaves of it.
-std::int64_t machine_bytes() {
+// Of this machine, or what a container leaves of it; or of the GPU that is to be used, if it is
+// here.
+std::int64_t machine_bytes(const RunSetup& setup) {
+  if (setup.options.kind.on_gpu() && cuda::num_devices() > 0)
+    return cuda::memory_use(setup.options.kind.device.index()).total;
   const std::int64_t installed = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
   std::ifstream limit("/sys/fs/cgroup/memory.max");
   std::int64_t allowed = 0;
@@ -128,7 +132,7 @@ std::vector<std::string> remarks(const RunSetup& setup, const std::vector<RankMe
         "{} stashes up to {} MiB; fused it would be {} MiB: set parallelism.fuse_backward = true",
         setup.config.recompute.level, setup.schedule.name, mebibytes(setup.memory.max_peak_bytes),
         mebibytes(fused)));
-  const std::int64_t needed = needed_bytes(setup, ranks), machine = machine_bytes();
+  const std::int64_t needed = needed_bytes(setup, ranks), machine = machine_bytes(setup);
   if (needed > machine)
     out.push_back(fmt::format(
         "{} {} MiB, and this machine has {} MiB: use a smaller model, smaller microbatches, more "
@@ -248,7 +252,7 @@ std::string dry_run_json(const RunSetup& setup) {
   }
   for (const Class& c : kClasses)
     totals[c.name] = sum(ranks, c);
-  const std::int64_t machine = machine_bytes();
+  const std::int64_t machine = machine_bytes(setup);
   const Json out = {{"schedule", setup.schedule.name},
                     {"ranks", rows},
                     {"totals", totals},

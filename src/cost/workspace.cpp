@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cost/workspace_gpu.h"
+
 namespace sluice {
 namespace {
 
@@ -23,6 +25,7 @@ std::int64_t head_chunk(std::int64_t words, bool gpu) {
 }
 
 OpWorkspace block_workspace(const StashQuery& q) {
+  if (q.gpu) return block_workspace_gpu(q);
   const ModelShape& s = q.shape;
   const LocalShape local = local_shape(s, q.tensor);
   const std::int64_t e = q.element_bytes;
@@ -70,6 +73,7 @@ OpWorkspace block_workspace(const StashQuery& q) {
 }
 
 OpWorkspace embedding_workspace(const StashQuery& q) {
+  if (q.gpu) return embedding_workspace_gpu(q);
   const std::int64_t unit = q.tokens * q.shape.dim;
   OpWorkspace bytes;
   if (q.shape.has_biases()) bytes.f = unit * q.element_bytes;  // positions
@@ -86,6 +90,7 @@ OpWorkspace embedding_workspace(const StashQuery& q) {
 }
 
 OpWorkspace head_workspace(const StashQuery& q) {
+  if (q.head_in_forward) return head_workspace_gpu(q);
   const ModelShape& s = q.shape;
   const std::int64_t e = q.element_bytes;
   const bool narrow = e < kFloat;

@@ -3,6 +3,7 @@
 
 #include "cost/buffers.h"
 #include "cost/model_costs.h"
+#include "cost/workspace.h"
 #include "schedule/generators/generator.h"
 #include "schedule/text_format.h"
 #include "schedule/validate.h"
@@ -86,6 +87,47 @@ TEST(Memory, SlicesWithoutSizesAreEqualToAToken) {
   for (int slice = 0; slice < 4; ++slice)
     tokens.push_back(slice_tokens(model, schedule, slice));
   EXPECT_EQ(tokens, (std::vector<std::int64_t>{6, 9, 6, 9}));
+}
+
+// What the allocator of an H200 saw at its peak, training a 1.35B Llama on one rank
+// (docs/benchmarks/h200.md): weights, gradients, states, stash and temporaries add up to it.
+TEST(Workspace, OfAGpuIsWhatAnH200Saw) {
+  struct Run {
+    std::int64_t length, sequences;
+    RecomputeLevel level;
+    bool narrow;  // gradients and states
+    double gibibytes;
+  };
+  StagedModel model;
+  model.shape.family = ModelFamily::llama;
+  model.shape.layers = 24;
+  model.shape.dim = 2048;
+  model.shape.heads = model.shape.kv_heads = 16;
+  model.shape.ffn_dim = 5504;
+  model.shape.vocab_size = 32000;
+  model.layers_per_stage = {24};
+  model.element_bytes = 2;
+  model.gpu = model.head_in_forward = true;
+  const Schedule schedule = lowered_schedule({"1f1b"}, 1, 1);
+  for (const Run& run : {Run{4096, 8, RecomputeLevel::none, true, 59.6},
+                         Run{4096, 8, RecomputeLevel::none, false, 72.1},
+                         Run{32768, 1, RecomputeLevel::none, true, 59.6},
+                         Run{131072, 1, RecomputeLevel::mlp, true, 86.8},
+                         Run{524288, 1, RecomputeLevel::all_but_attention, true, 133.1}}) {
+    model.sequence_length = run.length;
+    model.sequences = run.sequences;
+    model.level = run.level;
+    model.gradient_bytes = model.moment_bytes = run.narrow ? 2 : 4;
+    model.masters = !run.narrow;
+    const int stages[] = {0};
+    const WeightBytes held = weight_bytes(model, stages);
+    const double stash = simulate(schedule, byte_costs(model, schedule)).max_peak_bytes;
+    const double sure = static_cast<double>(held.weights + held.gradients + held.optimizer) + stash;
+    const auto workspace = static_cast<double>(workspace_bytes(model, schedule, stages));
+    const double measured = run.gibibytes * (1 << 30);
+    EXPECT_NEAR(sure + workspace, measured, 0.02 * measured) << run.length;
+    EXPECT_NEAR(workspace, measured - sure, 0.25 * (measured - sure)) << run.length;
+  }
 }
 
 std::vector<std::int64_t> buffers_of(const Case& c, int devices, int microbatches) {

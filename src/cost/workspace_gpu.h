@@ -1,0 +1,14 @@
+// Temporaries on a GPU, as workspace.h has them: fused kernels leave fewer, and long MLPs are
+// computed in chunks. Of backwards in one go (B); held against what an H200's allocator saw.
+#pragma once
+
+#include "cost/workspace.h"
+
+namespace sluice {
+
+OpWorkspace block_workspace_gpu(const StashQuery& query);
+OpWorkspace embedding_workspace_gpu(const StashQuery& query);
+// Of a head that adds to its weights in F.
+OpWorkspace head_workspace_gpu(const StashQuery& query);
+
+}  // namespace sluice
