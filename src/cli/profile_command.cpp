@@ -1,10 +1,13 @@
 // sluice profile CONFIG: what the ops of a run take on this machine, as a costs file.
+#include <fmt/ranges.h>
+
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/report.h"
 #include "cli/run_setup.h"
 #include "runtime/profiling.h"
+#include "runtime/rank_device.h"
 #include "runtime/ranks.h"
 
 namespace sluice::cli {
@@ -40,6 +43,9 @@ std::string summary(const Schedule& schedule, const Costs& costs) {
       text += fmt::format(" and {:.2f} GB/s", costs.default_link.bytes_per_time / 1e9);
     text += '\n';
   }
+  if (!costs.contention.empty())
+    text += fmt::format("speed with 1..{} ranks busy, of that with all: {:.3f}\n",
+                        costs.contention.size(), fmt::join(costs.contention, " "));
   return text + fmt::format("a step of {} takes {:.4g} s, {:.1f}% of it bubble\n", schedule.name,
                             simulation.makespan, 100 * simulation.bubble_rate);
 }
@@ -48,8 +54,10 @@ ExitCode run(const Flags& flags) {
   const LoadedConfig loaded = load_config(flags.file, flags.command->remaining());
   const RunSetup setup = set_up_run(loaded);
   const auto& [config, schedule, options, memory] = setup;
+  const RankDevices devices(config.cluster);
   return run_ranks(config.comm, mesh_of(options, schedule).size(), report_error,
                    [&](Communicator& world) {
+                     const auto stream = devices.take(world.rank());
                      ProfileOptions profile;
                      profile.threads_per_rank = threads_per_rank(world);
                      profile.on_progress = [](const std::string& note) {
