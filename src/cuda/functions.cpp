@@ -1,66 +1,11 @@
 #include "cuda/functions.h"
 
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
-#include <fmt/ranges.h>
-
-#include <limits>
-
-#include "base/error.h"
-#include "cuda/kernels/kernels.h"
+#include "cuda/calls.h"
 
 namespace sluice::cuda {
 namespace {
 
 using kernels::Type;
-
-template <typename Call>
-void launch(void (*launcher)(const Call&, cudaStream_t), const Call& call) {
-  launcher(call, c10::cuda::getCurrentCUDAStream().stream());
-  C10_CUDA_CHECK(cudaGetLastError());
-}
-
-Type type_of(const at::Tensor& x, const char* name) {
-  switch (x.scalar_type()) {
-    case at::kFloat: return Type::f32;
-    case at::kBFloat16: return Type::bf16;
-    case at::kHalf: return Type::f16;
-    default: throw InternalError(fmt::format("{} is {}", name, c10::toString(x.scalar_type())));
-  }
-}
-
-void check_on_gpu(const at::Tensor& x, const char* name) {
-  SLUICE_CHECK(x.defined() && x.is_cuda(), "{} is not on a GPU", name);
-}
-
-// On a GPU, contiguous, of the type and the sizes.
-void check_tensor(const at::Tensor& x, const char* name, at::ScalarType type,
-                  at::IntArrayRef sizes) {
-  check_on_gpu(x, name);
-  SLUICE_CHECK(x.scalar_type() == type, "{} is {}, not {}", name, c10::toString(x.scalar_type()),
-               c10::toString(type));
-  SLUICE_CHECK(x.sizes() == sizes, "{} is {}, not {}", name, fmt::join(x.sizes(), " x "),
-               fmt::join(sizes, " x "));
-  SLUICE_CHECK(x.is_contiguous(), "{} is not contiguous", name);
-}
-
-// (T, columns), contiguous.
-void check_rows(const at::Tensor& x, const char* name) {
-  SLUICE_CHECK(x.dim() == 2, "{} has {} dimensions", name, x.dim());
-  check_tensor(x, name, x.scalar_type(), x.sizes());
-  type_of(x, name);
-}
-
-int as_int(std::int64_t n) {
-  SLUICE_CHECK(n >= 0 && n <= std::numeric_limits<int>::max() / 4, "{} is too many", n);
-  return static_cast<int>(n);
-}
-
-// Rows are blocks of a launch.
-std::int64_t as_blocks(std::int64_t n) {
-  SLUICE_CHECK(n <= std::numeric_limits<int>::max(), "{} rows are too many", n);
-  return n;
-}
 
 const void* data(const at::Tensor& x) { return x.defined() ? x.const_data_ptr() : nullptr; }
 
@@ -388,78 +333,6 @@ void add_rows(at::Tensor& gradient, const at::Tensor& rows, const at::Tensor& d_
   call.rows = rows.const_data_ptr<std::int64_t>();
   call.d_rows = data(d_rows);
   launch(kernels::add_rows, call);
-}
-
-void update(const Update& update) {
-  kernels::UpdateCall call;
-  const auto check = [&](const at::Tensor& x, const char* name) {
-    check_on_gpu(x, name);
-    SLUICE_CHECK(x.is_contiguous(), "{} is not contiguous", name);
-    SLUICE_CHECK(x.numel() == update.value.numel(), "{} has {} elements, the value {}", name,
-                 x.numel(), update.value.numel());
-    return type_of(x, name);
-  };
-  call.value_type = check(update.value, "value");
-  call.count = update.value.numel();
-  call.value = update.value.data_ptr();
-  if (update.master.defined()) {
-    SLUICE_CHECK(check(update.master, "master") == Type::f32 && call.value_type != Type::f32,
-                 "a master of {} for a value of {}", c10::toString(update.master.scalar_type()),
-                 c10::toString(update.value.scalar_type()));
-    call.master = update.master.data_ptr<float>();
-  }
-  call.gradient_type = check(update.gradient, "gradient");
-  SLUICE_CHECK(call.gradient_type != Type::f16, "the gradient is fp16");
-  call.gradient = data(update.gradient);
-  SLUICE_CHECK(update.first_moment.defined() == update.second_moment.defined(),
-               "one moment without the other");
-  if (update.first_moment.defined()) {
-    call.moment_type = check(update.first_moment, "first moment");
-    SLUICE_CHECK(check(update.second_moment, "second moment") == call.moment_type &&
-                     call.moment_type != Type::f16,
-                 "moments are {} and {}", c10::toString(update.first_moment.scalar_type()),
-                 c10::toString(update.second_moment.scalar_type()));
-    call.first = update.first_moment.data_ptr();
-    call.second = update.second_moment.data_ptr();
-  }
-  const UpdateRates& rates = update.rates;
-  call.scale = rates.scale;
-  call.keep = rates.keep;
-  call.rate = rates.rate;
-  call.beta1 = rates.beta1;
-  call.beta2 = rates.beta2;
-  call.rest1 = rates.rest1;
-  call.rest2 = rates.rest2;
-  call.correction = rates.correction;
-  call.epsilon = rates.epsilon;
-  call.stochastic = update.stochastic;
-  call.seed = update.seed;
-  launch(kernels::update, call);
-}
-
-void block_squares(const at::Tensor& gradient, const std::vector<std::int64_t>& bounds,
-                   at::Tensor& out) {
-  check_tensor(gradient, "gradient", gradient.scalar_type(), gradient.sizes());
-  check_tensor(out, "out", at::kDouble, out.sizes());
-  const std::int64_t ranges = out.numel(), rows = gradient.dim() > 0 ? gradient.size(0) : 1;
-  SLUICE_CHECK(ranges <= kernels::Bounds::kMaxRanges, "{} blocks of rows", ranges);
-  SLUICE_CHECK(static_cast<std::int64_t>(bounds.size()) == ranges + 1, "{} bounds of {} blocks",
-               bounds.size(), ranges);
-  const std::int64_t width = rows > 0 ? gradient.numel() / rows : 0;
-  kernels::SquaresCall call;
-  call.type = type_of(gradient, "gradient");
-  call.values = data(gradient);
-  call.ranges = as_int(ranges);
-  for (std::size_t n = 0; n < bounds.size(); ++n) {
-    SLUICE_CHECK(bounds[n] <= rows && bounds[n] >= (n > 0 ? bounds[n - 1] : 0),
-                 "bound {} is {} of {} rows", n, bounds[n], rows);
-    call.bounds.at[n] = bounds[n] * width;
-  }
-  const at::Tensor partials =
-      at::empty({kernels::square_partials(call.bounds, call.ranges)}, out.options());
-  call.partials = partials.mutable_data_ptr<double>();
-  call.out = out.mutable_data_ptr<double>();
-  launch(kernels::block_squares, call);
 }
 
 }  // namespace sluice::cuda
