@@ -8,7 +8,7 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
-#include <optional>
+#include <algorithm>
 
 #include "base/error.h"
 
@@ -97,6 +97,8 @@ Partitions::Partitions(int device, int count, int sms) : state_(std::make_unique
   check(driver<decltype(&cuDeviceGetDevResource)>("cuDeviceGetDevResource")(
             handle, &all, CU_DEV_RESOURCE_TYPE_SM),
         "cuDeviceGetDevResource");
+  constexpr int kStep = 8;  // SMs come in groups of so many
+  if (sms == 0) sms = std::max(kStep, static_cast<int>(all.sm.smCount) / count / kStep * kStep);
   std::vector<CUdevResource> parts(static_cast<std::size_t>(count));
   CUdevResource rest{};
   auto found = static_cast<unsigned>(count);
@@ -105,7 +107,9 @@ Partitions::Partitions(int device, int count, int sms) : state_(std::make_unique
           parts.data(), &found, &all, &rest, 0, static_cast<unsigned>(sms));
   if (split != CUDA_SUCCESS || static_cast<int>(found) < count)
     throw user_error(
-        "{} partitions of {} SMs: this GPU has {} SMs, which make {}; use fewer or smaller ones",
+        "cluster.partitions is {} of {} SMs each: this GPU has {} SMs, which make {} such parts; "
+        "use "
+        "fewer or smaller ones",
         count, sms, all.sm.smCount, split == CUDA_SUCCESS ? found : 0);
   state_->sms = static_cast<int>(parts[0].sm.smCount);
   for (CUdevResource& part : parts) {

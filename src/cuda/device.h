@@ -36,7 +36,8 @@ class Moment {
   std::unique_ptr<State> state_;
 };
 
-// Parts of a GPU with so many SMs each. Throws UserError where the GPU has not that many.
+// Parts of a GPU with so many SMs each; 0: as many as there are for all. Throws UserError where the
+// GPU has not that many.
 class Partitions {
  public:
   Partitions(int device, int count, int sms);

@@ -126,6 +126,9 @@ TEST_F(Train, BadInputGetsOneClearLine) {
   expect("--model.shape=bert --model.vocab_size=258 --parallelism.slices=4", 2, "both directions");
   expect("--comm.backend=mpi", 2, "mpirun -n 2");
   expect("--parallelism.pipeline_parallel_schedule=v-hlaf", 2, "v-half");
+  // With and without a GPU: none has so many.
+  expect("--cluster.device=cuda --cluster.partitions=2 --cluster.sms_per_partition=1024", 2,
+         "cluster.");
   expect("--data.path=nowhere.txt", 3, "data.path is 'nowhere.txt': no such file or folder");
   expect("--data.packing=files", 2, "stream, documents");
   expect("--data.path=nowhere --data.format=megatron", 3, "nowhere");
