@@ -18,10 +18,13 @@ if(SluiceTorch_FOUND AND NOT TARGET sluice_torch)
     -Wl,--no-as-needed
     -Wl,-rpath,${SLUICE_TORCH_DIR}/torch/lib -Wl,-rpath,${SLUICE_TORCH_DIR}/nvidia/cu13/lib
     -Wl,-rpath-link,${SLUICE_TORCH_DIR}/nvidia/cu13/lib)
-  # The wheel brings its own headers of fmt, newer than the system's library: use them as they are.
-  target_compile_definitions(sluice_torch INTERFACE FMT_HEADER_ONLY=1)
+  # The wheel brings its own headers of fmt, newer than the system's library.
+  add_library(sluice_torch_fmt STATIC ${CMAKE_CURRENT_LIST_DIR}/torch_fmt.cpp)
+  target_include_directories(sluice_torch_fmt SYSTEM PRIVATE ${SLUICE_TORCH_INCLUDE})
+  target_link_libraries(sluice_torch INTERFACE sluice_torch_fmt)
   target_link_libraries(sluice_torch INTERFACE ${SLUICE_TORCH_CPU} ${SLUICE_TORCH_C10})
   # at::parallel_for is parallel only in sources compiled with this.
   find_package(OpenMP REQUIRED COMPONENTS CXX)
+  target_compile_options(sluice_torch INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${OpenMP_CXX_FLAGS}>)
   target_link_libraries(sluice_torch INTERFACE ${OpenMP_CXX_LIBRARIES})
 endif()
