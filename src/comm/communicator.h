@@ -1,8 +1,8 @@
 // The Communicator: how the ranks of one run talk. It moves raw bytes between ordered pairs of
 // ranks; between one such pair messages arrive in the order they were sent. Everything else
 // (barrier, broadcast, gathering) is built here, once, from send and recv. The versions are
-// threads/ (all ranks in one process), mpi/ (processes) and fault.h (a wrapper that breaks things
-// on purpose).
+// threads/ (all ranks in one process), mpi/ (processes), nccl/ (on top of one of these, for memory
+// of GPUs) and fault.h (a wrapper that breaks things on purpose).
 //
 // Threads: a Communicator and its requests belong to one thread, that of its rank.
 // Errors: a run fails as a whole. When a rank throws, dies or hangs, every wait of every
@@ -107,6 +107,9 @@ class Communicator {
   std::vector<std::vector<std::byte>> gather(int root, std::span<const std::byte> mine,
                                              std::string_view label = "gather");
 
+  // Whether the bytes of a message may lie in the memory of a GPU.
+  virtual bool moves_device_memory() const { return false; }
+
   // What a version provides; send and recv for everybody else.
   virtual Request post_send(Lane lane, int to, std::span<const std::byte> bytes,
                             std::string_view label) = 0;
@@ -122,6 +125,9 @@ class Communicator {
   // throw a CommError with this rank and `cause`, and so does every later call. A rank that throws
   // while sends are under way calls it first; else the others may hear only that it dropped them.
   virtual void fail(const std::exception_ptr& cause) = 0;
+
+  // Throws the CommError of a run that has failed: for who waits for something else than messages.
+  virtual void throw_if_failed() = 0;
 
  protected:
   Communicator(int rank, std::vector<int> world_ranks);

@@ -22,6 +22,8 @@ class FaultyCommunicator : public Communicator {
         owned_(std::move(owned)),
         plan_(std::move(plan)) {}
 
+  bool moves_device_memory() const override { return inner_.moves_device_memory(); }
+
   Request post_send(Lane lane, int to, std::span<const std::byte> bytes,
                     std::string_view label) override {
     return dropped("send", label) ? Request() : inner_.post_send(lane, to, bytes, label);
@@ -40,6 +42,7 @@ class FaultyCommunicator : public Communicator {
   }
 
   void fail(const std::exception_ptr& cause) override { inner_.fail(cause); }
+  void throw_if_failed() override { inner_.throw_if_failed(); }
 
  private:
   bool dropped(std::string_view call, std::string_view label) {

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "comm/cases.h"
+#include "comm/over_threads.h"
 
 namespace sluice {
 
@@ -18,29 +18,9 @@ using std::chrono::milliseconds;
 class OverThreads : public testing::TestWithParam<test::Case> {};
 
 TEST_P(OverThreads, Case) {
-  const test::Case& c = GetParam();
-  std::vector<std::string> texts(static_cast<std::size_t>(c.num_ranks));
-  const auto recording = [&](Communicator& world) {
-    try {
-      c.body(world);
-    } catch (const std::exception& error) {
-      texts[static_cast<std::size_t>(world.rank())] = error.what();
-      throw;
-    }
-  };
-  const auto start = Clock::now();
-  if (c.errors.empty()) {
-    run_threads(c.num_ranks, {.comm = {c.deadline}}, recording);
-    return;
-  }
-  EXPECT_ANY_THROW(run_threads(c.num_ranks, {.comm = {c.deadline}}, recording));
-  EXPECT_LT(Clock::now() - start, milliseconds(5000)) << "an error took its time";
-  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    for (const std::string& part : c.errors[rank]) {
-      EXPECT_NE(texts[rank].find(part), std::string::npos)
-          << "rank " << rank << ": " << texts[rank] << "\nlacks: " << part;
-    }
-  }
+  test::expect_case(GetParam(), [](Communicator& threads, const CommOptions&, const auto& body) {
+    body(threads);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Comm, OverThreads, testing::ValuesIn(test::all_cases()),

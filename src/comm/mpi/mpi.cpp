@@ -76,6 +76,8 @@ class MpiCommunicator : public Communicator {
     world_.fail(failure_of(world_.rank(), cause));
   }
 
+  void throw_if_failed() override { world_.check(); }
+
  private:
   struct Pair {  // messages so far, by lane
     std::array<int, kNumLanes> num_sent{};

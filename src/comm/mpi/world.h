@@ -55,6 +55,7 @@ class MpiWorld {
 
   // Makes this the failure of the whole run, unless there is one, and tells all ranks.
   void fail(const CommError& error);
+  void check();  // throws the failure, if there is one
 
   // The good end: waits until every rank is at its end, and finalizes MPI.
   void finish();

@@ -36,6 +36,11 @@ void MpiWorld::fail(const CommError& error) {
   set_failure(error);
 }
 
+void MpiWorld::check() {
+  const std::lock_guard lock(mutex_);
+  throw_if_failed();
+}
+
 void MpiWorld::set_failure(const CommError& error) {
   if (failure_) return;
   failure_ = error;

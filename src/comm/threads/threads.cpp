@@ -139,6 +139,11 @@ class World {
     set_failure(failure_of(guilty, cause), guilty, cause);
   }
 
+  void check() {
+    const std::lock_guard lock(mutex_);
+    throw_if_failed();
+  }
+
   void end(int ended_rank) {
     const std::lock_guard lock(mutex_);
     rank(ended_rank).ended = true;
@@ -279,6 +284,7 @@ class ThreadsCommunicator : public Communicator {
   }
 
   void fail(const std::exception_ptr& cause) override { world_.fail(world_rank(rank()), cause); }
+  void throw_if_failed() override { world_.check(); }
 
  private:
   World& world_;
