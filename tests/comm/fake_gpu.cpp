@@ -79,7 +79,10 @@ struct Wire {
 
 class FakeWires {
  public:
-  explicit FakeWires(int broken_after) : broken_after_(broken_after) {}
+  FakeWires(int moves, bool seen) : broken_after(moves), ends_seen(seen) {}
+
+  const int broken_after;
+  const bool ends_seen;
 
   LinkId new_id() {
     LinkId id{};
@@ -93,17 +96,15 @@ class FakeWires {
     if (!made) made = std::make_shared<Wire>();
     return made;
   }
-  int broken_after() const { return broken_after_; }
 
  private:
-  const int broken_after_;
   std::atomic<int> num_ids_ = 0;
   std::mutex mutex_;
   std::map<LinkId, std::shared_ptr<Wire>> wires_;
 };
 
-std::shared_ptr<FakeWires> fake_wires(int broken_after) {
-  return std::make_shared<FakeWires>(broken_after);
+std::shared_ptr<FakeWires> fake_wires(int broken_after, bool ends_seen) {
+  return std::make_shared<FakeWires>(broken_after, ends_seen);
 }
 
 namespace {
@@ -118,8 +119,9 @@ bool wait_for(const std::stop_token& stop, const std::function<bool()>& conditio
 
 class FakeLink : public GpuLink {
  public:
-  FakeLink(std::shared_ptr<Wire> wire, const LinkEnd& end, FakeStream& current, int broken_after)
-      : wire_(std::move(wire)), end_(end), current_(current), broken_after_(broken_after) {}
+  FakeLink(std::shared_ptr<Wire> wire, const LinkEnd& end, FakeStream& current,
+           const FakeWires& wires)
+      : wire_(std::move(wire)), end_(end), current_(current), wires_(wires) {}
   ~FakeLink() override {
     wire_->ended = true;
     stream_.synchronize();
@@ -129,7 +131,7 @@ class FakeLink : public GpuLink {
                                         const std::optional<GpuPart>& in,
                                         const std::stop_token& stop) override {
     const int number = ++wire_->moves[end_.place];
-    if (number > broken_after_) throw std::runtime_error("the cable is out");
+    if (number > wires_.broken_after) throw std::runtime_error("the cable is out");
     if (end_.size == 2 && !wait_for(stop, [&] { return wire_->moves[1 - end_.place] >= number; }))
       return nullptr;
     for (const std::optional<GpuPart>* part : {&out, &in})
@@ -140,7 +142,9 @@ class FakeLink : public GpuLink {
     return done;
   }
 
-  std::string trouble() override { return ""; }
+  std::string trouble() override {
+    return wires_.ends_seen && wire_->ended ? "the other end has gone" : "";
+  }
 
  private:
   static void copy(const GpuPart& from, const GpuPart& to) {
@@ -174,7 +178,7 @@ class FakeLink : public GpuLink {
   std::shared_ptr<Wire> wire_;
   const LinkEnd end_;
   FakeStream& current_;
-  const int broken_after_;
+  const FakeWires& wires_;
   FakeStream stream_;
 };
 
@@ -212,7 +216,7 @@ std::unique_ptr<GpuLink> FakeGpu::connect(const LinkEnd& end, const std::stop_to
   const std::shared_ptr<Wire> wire = wires_->wire(end.id);
   ++wire->connected;
   if (!wait_for(stop, [&] { return wire->connected == end.size; })) return nullptr;
-  return std::make_unique<FakeLink>(wire, end, *stream_, wires_->broken_after());
+  return std::make_unique<FakeLink>(wire, end, *stream_, *wires_);
 }
 
 std::shared_ptr<std::byte> FakeGpu::allocate(std::size_t bytes) {

@@ -43,7 +43,8 @@ class FakeGpu : public Gpu, public DeviceMemory {
   std::shared_ptr<FakeStream> stream_;
 };
 
-// How the links of all ranks meet. The first `broken_after` moves of each end go well.
-std::shared_ptr<FakeWires> fake_wires(int broken_after = 1 << 30);
+// How the links of all ranks meet. The first `broken_after` moves of each end go well; `ends_seen`:
+// that an end has gone is trouble for the other one.
+std::shared_ptr<FakeWires> fake_wires(int broken_after = 1 << 30, bool ends_seen = false);
 
 }  // namespace sluice::test

@@ -194,6 +194,35 @@ TEST(NcclWorld, ABrokenLinkIsAnErrorOfEveryLaterCall) {
   EXPECT_NE(text.find("the cable is out"), std::string::npos) << text;
 }
 
+TEST(NcclWorld, ARankThatFailsSaysWhyBeforeItsLinksAreCut) {
+  const auto wires = test::fake_wires(1 << 30, true);
+  const std::string text = error_of([&] {
+    run_threads(2, {}, [&](Communicator& threads) {
+      test::FakeGpu gpu(wires);
+      const auto body = [&](Communicator& world) {
+        const auto memory = gpu.allocate(4);
+        Request request = world.rank() == 0 ? world.send(1, {memory.get(), 4}, "0F0")
+                                            : world.recv(0, {memory.get(), 4}, "0F0");
+        world.wait(request);
+        gpu.synchronize();
+        if (world.rank() == 0) throw user_error("the disk is full");
+        while (true) {
+          world.throw_if_failed();
+          std::this_thread::sleep_for(milliseconds(1));
+        }
+      };
+      try {
+        run_on_gpus(threads, gpu, {}, body);
+      } catch (...) {
+        // Long enough for the other rank to see the link go.
+        if (threads.rank() == 0) std::this_thread::sleep_for(milliseconds(300));
+        throw;
+      }
+    });
+  });
+  EXPECT_EQ(text, "rank 0: the disk is full");
+}
+
 TEST(NcclWorld, AMessageThatIsGivenUpTouchesNoMemoryAndEndsTheRun) {
   const std::string text = error_of([] {
     over_gpus(2, milliseconds(5000), [](Communicator& world, test::FakeGpu& gpu) {

@@ -105,8 +105,9 @@ class NcclLink : public GpuLink {
 
   std::string trouble() override {
     ncclResult_t state = ncclSuccess;
-    if (ncclCommGetAsyncError(communicator_, &state) == ncclSuccess && state == ncclSuccess)
-      return "";
+    const ncclResult_t asked = ncclCommGetAsyncError(communicator_, &state);
+    if (asked != ncclSuccess) state = asked;
+    if (state == ncclSuccess || state == ncclInProgress) return "";
     return fmt::format("{} ({})", ncclGetErrorString(state), ncclGetLastError(communicator_));
   }
 

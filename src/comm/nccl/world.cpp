@@ -382,11 +382,14 @@ void meet_at_the_end(Communicator& control, milliseconds deadline) {
 void run_on_gpus(Communicator& control, const Gpu& gpu, const CommOptions& options,
                  const std::function<void(Communicator&)>& body) {
   GpuWorld world(gpu, options.deadline);
-  {
+  try {
     GpuCommunicator communicator(world, control, nullptr);
     body(communicator);
+    world.drain();
+  } catch (...) {
+    control.fail(std::current_exception());  // before the links are cut
+    throw;
   }
-  world.drain();
   // No end of a link goes while the other one may be at work.
   meet_at_the_end(control, options.deadline);
 }
