@@ -54,7 +54,7 @@ ExitCode run(const Flags& flags) {
   const LoadedConfig loaded = load_config(flags.file, flags.command->remaining());
   const RunSetup setup = set_up_run(loaded);
   const auto& [config, schedule, options, memory] = setup;
-  const RankDevices devices(config.cluster);
+  const RankDevices devices(config.cluster, own_gpu(config.comm));
   return run_ranks(config.comm, mesh_of(options, schedule).size(), report_error,
                    [&](Communicator& world) {
                      const auto stream = devices.take(world.rank());

@@ -104,7 +104,7 @@ ExitCode run(const Flags& flags) {
   training_run.on_note = [&](const std::string& note) { progress.note(note); };
   training_run.on_sample = [](const std::string& text) { fmt::print("{}\n", text); };
 
-  const RankDevices devices(config.cluster);
+  const RankDevices devices(config.cluster, own_gpu(config.comm));
   std::atomic<bool> stopped = false;
   const ExitCode code = run_ranks(config.comm, mesh.size(), report_error, [&](Communicator& world) {
     const auto stream = devices.take(world.rank());

@@ -39,11 +39,11 @@ void unpack(const at::Tensor& packed, const std::vector<Weight>& weights, const 
 
 // Where the packed rows of each go.
 template <typename Rows>
-at::Tensor room(const std::vector<Weight>& weights, const Rows& rows_of, at::ScalarType type) {
+at::Tensor room(const std::vector<Weight>& weights, const Rows& rows_of, const at::Tensor& like) {
   std::int64_t elements = 0;
   for (const Weight& weight : weights)
     elements += weight.value.numel() / weight.rows() * rows_of(weight.rows()).count();
-  return at::empty({elements}, type);
+  return at::empty({elements}, like.options());
 }
 
 const at::Tensor& gradient_of(const Weight& weight) { return weight.gradient; }
@@ -146,8 +146,7 @@ void DataParallel::exchange_sums(Bucket& bucket) {
     const auto theirs = [&](std::int64_t rows) {
       return summed_rows(replica * shape.shard + mesh_.shard(), rows);
     };
-    bucket.pieces.push_back(
-        replica == mesh_.replica() ? mine : room(bucket.weights, theirs, mine.scalar_type()));
+    bucket.pieces.push_back(replica == mesh_.replica() ? mine : room(bucket.weights, theirs, mine));
   }
   post(bucket, mesh_.replica_group(), TrafficClass::gradient, "gradient sums");
 }
@@ -174,7 +173,7 @@ void DataParallel::gather_values(std::span<const Weight> weights) {
     const at::Tensor mine = pack(bucket.weights, value_of, rows_of(group.rank()));
     bucket.sent.assign(static_cast<std::size_t>(shards), mine);
     for (int shard = 0; shard < shards; ++shard)
-      bucket.pieces.push_back(room(bucket.weights, rows_of(shard), mine.scalar_type()));
+      bucket.pieces.push_back(room(bucket.weights, rows_of(shard), mine));
     post(bucket, group, TrafficClass::parameter, "weights");
     if (n > 0) finish(buckets[n - 1]);
   }

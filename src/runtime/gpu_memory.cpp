@@ -31,10 +31,13 @@ std::string remedy(const TrainerOptions& options, const GpuMemory& memory) {
 
 }  // namespace
 
-GpuMemory fixed_memory(const TrainerOptions& options, const Schedule& schedule) {
+GpuMemory fixed_memory(const TrainerOptions& options, const Schedule& schedule,
+                       const Communicator& world) {
   GpuMemory memory;
   const StagedModel model = staged_model(options, schedule);
+  const int own = place_of(world.rank(), mesh_of(options, schedule)).pipeline;
   for (int device = 0; device < schedule.num_devices(); ++device) {
+    if (world.moves_device_memory() && device != own) continue;
     const WeightBytes bytes = weight_bytes(model, schedule.placement.stages_of(device));
     memory.weights += bytes.weights;
     memory.gradients += bytes.gradients;
@@ -53,9 +56,9 @@ std::string memory_line(GpuMemory memory, std::int64_t peak) {
 }
 
 UserError out_of_memory(const TrainerOptions& options, const Schedule& schedule,
-                        std::int64_t stash) {
+                        const Communicator& world, std::int64_t stash) {
   const cuda::MemoryUse use = cuda::memory_use(options.kind.device.index());
-  GpuMemory memory = fixed_memory(options, schedule);
+  GpuMemory memory = fixed_memory(options, schedule, world);
   memory.stash = stash;
   memory.rest = rest_of(memory, use.allocated);
   return UserError(fmt::format("the GPU's {:.1f} GiB are full. Held: {}; {}", gibibytes(use.total),

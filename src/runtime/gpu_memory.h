@@ -9,20 +9,22 @@
 
 namespace sluice {
 
-// What the ranks of this process hold on the GPU, in bytes.
+// What the ranks of this process hold on its GPU, in bytes.
 struct GpuMemory {
   std::int64_t weights = 0, gradients = 0, optimizer = 0;
   std::int64_t stash = 0;
   std::int64_t rest = 0;  // tensors between stages, temporaries of ops, rounding
 };
 
-// Of all ranks of a pipeline: what they hold from start to end.
-GpuMemory fixed_memory(const TrainerOptions& options, const Schedule& schedule);
+// What is held from start to end: by all ranks of a pipeline, or by this one where it has a GPU of
+// its own.
+GpuMemory fixed_memory(const TrainerOptions& options, const Schedule& schedule,
+                       const Communicator& world);
 
 // The error of a run whose GPU is full while `stash` bytes are stashed: one line with what holds
 // how much and which setting would help most.
 UserError out_of_memory(const TrainerOptions& options, const Schedule& schedule,
-                        std::int64_t stash);
+                        const Communicator& world, std::int64_t stash);
 
 // "weights 2.51 GiB, ...", of the allocator's peak.
 std::string memory_line(GpuMemory memory, std::int64_t peak);

@@ -1,6 +1,7 @@
 #include "runtime/options.h"
 
 #include "base/error.h"
+#include "runtime/ranks.h"
 
 namespace sluice {
 namespace {
@@ -44,7 +45,8 @@ TrainerOptions trainer_options(const Config& config, const Schedule& schedule) {
     options.layers_per_stage = even_layers(config.model.layers, schedule.num_stages());
   options.level = recompute_level(config);
   options.kind = {model_dtype(config), dtype_named(config.training.gradient_dtype)};
-  if (config.cluster.device == "cuda") options.kind.device = at::Device(at::kCUDA, 0);
+  if (config.cluster.device == "cuda")
+    options.kind.device = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(own_gpu(config.comm)));
   options.seed = static_cast<std::uint64_t>(config.debug.seed);
   options.global_batch_size = config.training.global_batch_size;
   options.sequence_length = config.training.sequence_length;

@@ -183,15 +183,16 @@ class Player {
 };
 
 // Half the time of a message there and back, the median of some. Both ranks of the pair call it.
-double one_way(Communicator& world, int peer, bool first, std::span<std::byte> bytes) {
+double one_way(Communicator& world, int peer, bool first, const at::Tensor& bytes) {
   constexpr int kTrips = 31;
   std::vector<double> trips;
   for (int n = 0; n < kTrips + 2; ++n) {
     const auto start = Clock::now();
     for (const bool sends : {first, !first}) {
-      Request request =
-          sends ? world.send(peer, bytes, "profile") : world.recv(peer, bytes, "profile");
+      Request request = sends ? world.send(peer, tensor_bytes(bytes), "profile")
+                              : world.recv(peer, tensor_bytes(bytes), "profile");
       world.wait(request);
+      if (bytes.is_cuda()) cuda::synchronize();
     }
     if (n >= 2) trips.push_back(seconds_since(start));
   }
@@ -200,17 +201,17 @@ double one_way(Communicator& world, int peer, bool first, std::span<std::byte> b
 }
 
 // From the one rank of a pair to the other. Both call it.
-Link measure_link(Communicator& world, int peer, bool first, std::span<std::byte> large) {
+Link measure_link(Communicator& world, int peer, bool first, const at::Tensor& large) {
   Link link;
-  link.latency = one_way(world, peer, first, large.first(1));
+  link.latency = one_way(world, peer, first, large.slice(0, 0, 1));
   const double moving = one_way(world, peer, first, large) - link.latency;
-  if (moving > 0) link.bytes_per_time = static_cast<double>(large.size()) / moving;
+  if (moving > 0) link.bytes_per_time = static_cast<double>(large.numel()) / moving;
   return link;
 }
 
 // The links between ranks that exchange messages, one pair after the other; the slowest of them
 // stands for all pairs not measured.
-void measure_links(const Schedule& schedule, Communicator& world, std::int64_t num_bytes,
+void measure_links(const Schedule& schedule, Communicator& world, const at::Tensor& large,
                    Costs& costs) {
   std::set<std::pair<int, int>> pairs;
   for (int device = 0; device < schedule.num_devices(); ++device)
@@ -219,7 +220,6 @@ void measure_links(const Schedule& schedule, Communicator& world, std::int64_t n
         const int peer = schedule.placement.device_of(op.pipe, partner_stage(op));
         pairs.insert({std::min(device, peer), std::max(device, peer)});
       }
-  std::vector<std::byte> large(static_cast<std::size_t>(num_bytes));
   for (const auto& [a, b] : pairs) {
     world.barrier("profile");
     Link link;
@@ -271,13 +271,17 @@ Costs profile_ops(const TrainerOptions& options, const Schedule& lowered, Commun
   Mesh mesh(world, mesh_of(options, lowered));
   Costs costs = byte_costs(staged_model(options, lowered), lowered);
   costs.layers = options.layers_per_stage;
+  const bool shared = options.kind.on_gpu() && !world.moves_device_memory();
+  const auto memory = [&](double bytes) {
+    return at::zeros({static_cast<std::int64_t>(bytes)}, options.kind.values().dtype(at::kByte));
+  };
   {
     Player player(options, lowered, mesh, profile);
     OpTimings timings;
     player.play(other_form(lowered), timings);
     player.play(lowered, timings);
     timings.gather_into(costs, mesh.pipeline());
-    if (options.kind.on_gpu() && mesh.pipeline().size() > 1)
+    if (shared && mesh.pipeline().size() > 1)
       costs.contention = measure_contention(player, lowered, mesh.pipeline(), profile);
   }
   double largest = 1;
@@ -286,13 +290,11 @@ Costs profile_ops(const TrainerOptions& options, const Schedule& lowered, Commun
       largest = std::max(
           {largest, costs.at(stage, slice).sent_forward, costs.at(stage, slice).sent_backward});
   // On a GPU that ranks share a tensor changes hands, whatever its size: no link limits that.
-  if (!options.kind.on_gpu())
-    measure_links(lowered, mesh.pipeline(), static_cast<std::int64_t>(largest), costs);
+  if (!shared) measure_links(lowered, mesh.pipeline(), memory(largest), costs);
   // The first two data ranks stand for all, with as much as their first stage reduces.
   if (Communicator& data = mesh.data(); data.size() > 1) {
     world.barrier("profile");
-    std::vector<std::byte> large(
-        static_cast<std::size_t>(std::clamp(costs.reduce_bytes(0), 1.0, 64.0 * (1 << 20))));
+    const at::Tensor large = memory(std::clamp(costs.reduce_bytes(0), 1.0, 64.0 * (1 << 20)));
     if (data.rank() < 2)
       costs.data_link = measure_link(data, 1 - data.rank(), data.rank() == 0, large);
   }

@@ -6,7 +6,8 @@
 
 namespace sluice {
 
-RankDevices::RankDevices(const ClusterConfig& config) : on_gpu_(config.device == "cuda") {
+RankDevices::RankDevices(const ClusterConfig& config, int gpu)
+    : on_gpu_(config.device == "cuda"), gpu_(gpu) {
   if (!on_gpu_) return;
   // Ops come and go with tensors of many sizes: pages that can be mapped anew leave no holes
   // between them. A setting of the user's stays.
@@ -15,13 +16,13 @@ RankDevices::RankDevices(const ClusterConfig& config) : on_gpu_(config.device ==
     throw user_error("cluster.device is cuda: {}; use --cluster.device=cpu", cause);
   if (config.partitions > 0)
     partitions_ =
-        std::make_unique<cuda::Partitions>(0, config.partitions, config.sms_per_partition);
+        std::make_unique<cuda::Partitions>(gpu, config.partitions, config.sms_per_partition);
 }
 
 std::unique_ptr<cuda::RankStream> RankDevices::take(int rank) const {
   if (!on_gpu_) return nullptr;
   return partitions_ ? std::make_unique<cuda::RankStream>(*partitions_, rank)
-                     : std::make_unique<cuda::RankStream>(0);
+                     : std::make_unique<cuda::RankStream>(gpu_);
 }
 
 std::string RankDevices::text() const {

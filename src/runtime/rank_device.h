@@ -1,4 +1,5 @@
 // What the ranks of this process compute on: the CPU, a GPU that they share, or a part of it each.
+// A process of one rank has its GPU for itself.
 #pragma once
 
 #include <memory>
@@ -11,9 +12,9 @@ namespace sluice {
 
 class RankDevices {
  public:
-  // Throws UserError where there is no such device. To be made before the ranks start, and to
-  // outlive them.
-  explicit RankDevices(const ClusterConfig& config);
+  // `gpu`: which of those that this process sees. Throws UserError where there is no such device.
+  // To be made before the ranks start, and to outlive them.
+  explicit RankDevices(const ClusterConfig& config, int gpu = 0);
 
   // To be held by a rank's thread as long as it computes; null on the CPU.
   std::unique_ptr<cuda::RankStream> take(int rank) const;
@@ -22,6 +23,7 @@ class RankDevices {
 
  private:
   bool on_gpu_;
+  int gpu_;
   std::unique_ptr<cuda::Partitions> partitions_;
 };
 

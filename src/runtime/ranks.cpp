@@ -8,9 +8,10 @@
 #include <optional>
 #include <vector>
 
-#include "comm/launch.h"
 #include "comm/mpi/mpi.h"
+#include "comm/nccl/nccl.h"
 #include "comm/threads/threads.h"
+#include "cuda/device.h"
 #include "runtime/allocator.h"
 
 namespace sluice {
@@ -44,23 +45,26 @@ ExitCode run_ranks(const CommConfig& comm, int num_ranks, const Report& report,
     if (launch && launch->size > 1)
       throw user_error(
           "comm.backend is threads and {} processes were started ({}): each would do the whole "
-          "work; use --comm.backend=mpi, or start one process",
+          "work; use --comm.backend=mpi (with a GPU each nccl), or start one process",
           launch->size, launch->source);
     run_threads(num_ranks, {.comm = options}, body);
     return ExitCode::ok;
   }
   if (!launch)
     throw user_error(
-        "comm.backend is mpi and no launcher started this process: use mpirun -n {} ./sluice ..., "
+        "comm.backend is {} and no launcher started this process: use mpirun -n {} ./sluice ..., "
         "or comm.backend = threads",
-        num_ranks);
+        comm.backend, num_ranks);
   const auto checked = [&](Communicator& world) {
     if (world.size() != num_ranks)
       throw user_error(
-          "comm.backend is mpi with {} processes, and the mesh (data x pipeline x tensor) has {} "
+          "comm.backend is {} with {} processes, and the mesh (data x pipeline x tensor) has {} "
           "ranks: start {} (mpirun -n {}), or change the parallelism degrees",
-          world.size(), num_ranks, num_ranks, num_ranks);
-    body(world);
+          comm.backend, world.size(), num_ranks, num_ranks, num_ranks);
+    if (comm.backend == "nccl")
+      run_nccl(world, own_gpu(comm), options, body);
+    else
+      body(world);
   };
   return static_cast<ExitCode>(run_mpi({.comm = options}, checked, as_mpi_report(report)));
 }
@@ -79,6 +83,32 @@ ExitCode report_once(const std::function<ExitCode()>& command, const Report& rep
     const auto fail = [&](Communicator&) { std::rethrow_exception(cause); };
     return static_cast<ExitCode>(run_mpi({}, fail, as_mpi_report(report)));
   }
+}
+
+int own_gpu(const Launch& launch, int num_gpus) {
+  if (num_gpus <= 1) return 0;
+  if (launch.local_rank < 0)
+    throw user_error(
+        "comm.backend is nccl and the launcher ({}) does not say which rank of this machine this "
+        "is: start with mpirun or srun, or let each rank see only its own GPU "
+        "(CUDA_VISIBLE_DEVICES)",
+        launch.source);
+  if (launch.local_rank >= num_gpus)
+    throw user_error(
+        "comm.backend is nccl and {} ranks or more were started on a machine with {} GPUs: start "
+        "at most one for each",
+        launch.local_rank + 1, num_gpus);
+  return launch.local_rank;
+}
+
+int own_gpu(const CommConfig& comm) {
+  if (comm.backend != "nccl") return 0;
+  const std::optional<Launch> launch = launch_of_this_process();
+  if (!launch) return 0;
+  // Streams of NCCL's have to run side by side: as many queues as a GPU can have. The driver reads
+  // this when it starts.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  return own_gpu(*launch, cuda::num_devices());
 }
 
 bool prints_for_all() {

@@ -1,5 +1,5 @@
 // The ranks of a command, wherever they live: threads of this process, or processes that mpirun or
-// srun started, as comm.backend says.
+// srun started, with or without a GPU each, as comm.backend says.
 #pragma once
 
 #include <sched.h>
@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "comm/communicator.h"
+#include "comm/launch.h"
 #include "runtime/config/config.h"
 
 namespace sluice {
@@ -20,14 +21,21 @@ using Report = std::function<ExitCode(const std::exception_ptr& cause)>;  // pri
 // Runs body(world) on `num_ranks` ranks. Throws what goes wrong, except once processes have met: a
 // failure of theirs is reported by one of them, and the exit code of it is returned by all. To be
 // called at most once in a process, from the main thread, inside of report_once. Throws UserError
-// where the launcher does not fit: none for mpi, one of several processes for threads, or not as
-// many processes as ranks.
+// where the launcher does not fit: none for mpi and nccl, one of several processes for threads, or
+// not as many processes as ranks.
 ExitCode run_ranks(const CommConfig& comm, int num_ranks, const Report& report,
                    const std::function<void(Communicator&)>& body);
 
 // Runs `command`, and returns its exit code or that of what it throws. The same mistake is found by
 // every process of a launcher; they meet, and one of them reports it.
 ExitCode report_once(const std::function<ExitCode()>& command, const Report& report);
+
+// The GPU of this process, of those that it sees: the first, or with nccl the one of its rank on
+// the machine. Throws UserError where there are fewer, or the launcher does not say which rank that
+// is. To be called before anything else asks for GPUs.
+int own_gpu(const CommConfig& comm);
+// The same with nccl, of so many. A single one is taken as the launcher's choice for this rank.
+int own_gpu(const Launch& launch, int num_gpus);
 
 // Whether this process prints what all know: it has no launcher, or is rank 0 of one.
 bool prints_for_all();

@@ -4,6 +4,13 @@
 #include "comm/tensors/group.h"
 
 namespace sluice {
+namespace {
+
+bool hands_over(const Communicator& ranks, at::Device device) {
+  return device.is_cuda() && !ranks.moves_device_memory();
+}
+
+}  // namespace
 
 TensorMessage TensorMessage::send(Communicator& ranks, int to, const at::Tensor& tensor,
                                   std::string_view label) {
@@ -11,7 +18,7 @@ TensorMessage TensorMessage::send(Communicator& ranks, int to, const at::Tensor&
   message.tensor_ = tensor.contiguous();
   message.elements_ = tensor.numel();
   message.bytes_ = static_cast<std::int64_t>(tensor.nbytes());
-  if (!tensor.is_cuda()) {
+  if (!hands_over(ranks, tensor.device())) {
     message.request_ = ranks.send(to, tensor_bytes(message.tensor_), label);
     return message;
   }
@@ -28,7 +35,7 @@ TensorMessage TensorMessage::recv(Communicator& ranks, int from, std::vector<std
   message.sizes_ = std::move(sizes);
   message.elements_ = c10::multiply_integers(message.sizes_);
   message.bytes_ = message.elements_ * static_cast<std::int64_t>(options.dtype().itemsize());
-  if (!options.device().is_cuda()) {
+  if (!hands_over(ranks, options.device())) {
     message.tensor_ = at::empty(message.sizes_, options);
     message.request_ = ranks.recv(from, tensor_bytes(message.tensor_), label);
     return message;

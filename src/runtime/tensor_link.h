@@ -1,6 +1,7 @@
-// How a tensor goes from one rank of the pipeline to another. On the CPU its bytes are copied. On a
-// GPU, which the ranks of one process share, the tensor itself is handed over: the receiver's
-// stream waits for the sender's, and neither host thread waits for the GPU.
+// How a tensor goes from one rank of the pipeline to another: its bytes, from CPU to CPU or, where
+// each rank has a GPU (NCCL), from GPU to GPU. On a GPU that the ranks of one process share the
+// tensor itself is handed over: the receiver's stream waits for the sender's. On GPUs neither host
+// thread waits for the data.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -170,7 +170,7 @@ auto Trainer::guarded(const Run& run) {
     std::int64_t stash = 0;
     for (const auto& [number, stage] : stages_)
       stash += stage->stash_bytes();
-    const UserError error = out_of_memory(options_, schedule_, stash);
+    const UserError error = out_of_memory(options_, schedule_, mesh_.world(), stash);
     mesh_.world().fail(std::make_exception_ptr(error));
     throw error;
   } catch (...) {

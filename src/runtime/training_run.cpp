@@ -170,7 +170,7 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
   const auto asked = [&] { return run.stop && run.stop->load(); };
   bool stop = false;
 
-  GpuMemory memory;  // of all ranks
+  GpuMemory memory;  // of all ranks, or of this one with its own GPU
   const auto report = [&](const StepResult& result) {
     // Whichever rank a signal reached, all stop after the same step.
     stop = stop || result.stop;
@@ -192,10 +192,11 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
     metrics.tps = static_cast<double>(tokens) / metrics.step_time_s / world.size();
     metrics.bubble = bubble_of(ranks);
     std::int64_t stash = 0;
-    for (const RankFigures& rank : ranks) {
+    for (const RankFigures& rank : ranks)
       metrics.peak_stash_bytes.push_back(rank.peak_bytes);
+    for (const RankFigures& rank :
+         std::span(ranks).first(world.moves_device_memory() ? 1 : ranks.size()))
       stash += rank.peak_bytes;
-    }
     memory.stash = std::max(memory.stash, stash);
     metrics.predicted_peak_stash_bytes = run.predicted_peak_bytes;
     metrics.validation_loss = validation_loss;
@@ -226,7 +227,7 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
   figures.finish();
   if (leads && run.options.kind.on_gpu()) {
     const std::int64_t stash = memory.stash;
-    memory = fixed_memory(run.options, run.lowered);
+    memory = fixed_memory(run.options, run.lowered, world);
     memory.stash = stash;
     end.gpu_memory = memory_line(memory, cuda::memory_use(run.options.kind.device.index()).peak);
   }
@@ -248,7 +249,8 @@ RunEnd run_training(const TrainingRun& run, Communicator& world) {
   try {
     return run_all_steps(run, world);
   } catch (const c10::OutOfMemoryError&) {
-    throw out_of_memory(run.options, run.lowered, 0);  // before the first op, or between steps
+    // Before the first op, or between steps.
+    throw out_of_memory(run.options, run.lowered, world, 0);
   }
 }
 

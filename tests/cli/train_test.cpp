@@ -125,6 +125,7 @@ TEST_F(Train, BadInputGetsOneClearLine) {
   expect("--model.shape=bert", 2, "use 258");
   expect("--model.shape=bert --model.vocab_size=258 --parallelism.slices=4", 2, "both directions");
   expect("--comm.backend=mpi", 2, "mpirun -n 2");
+  expect("--comm.backend=nccl", 2, "cluster.device = cuda");
   expect("--parallelism.pipeline_parallel_schedule=v-hlaf", 2, "v-half");
   // With and without a GPU: none has so many.
   expect("--cluster.device=cuda --cluster.partitions=2 --cluster.sms_per_partition=1024", 2,

@@ -388,6 +388,9 @@ TEST(Config, WhatDoesNotFitTogetherIsSaid) {
        "cluster.partitions is 8 and parallelism.pipeline_parallel_degree is 1"},
       {{"--cluster.device=cuda", "--comm.backend=mpi"},
        "cluster.device is cuda and comm.backend is mpi"},
+      {{"--comm.backend=nccl"}, "comm.backend is nccl and cluster.device is cpu"},
+      {{"--comm.backend=nccl", "--cluster.device=cuda", "--cluster.partitions=8"},
+       "cluster.partitions is 8 and comm.backend is nccl"},
       {{"--cluster.device=cuda", "--parallelism.data_parallel_shard_degree=2"},
        "cluster.device is cuda with 2 ranks beside the pipeline's"},
       {{"--parallelism.num_microbatches=5"}, "parallelism.num_microbatches is 5: does not divide"},
@@ -469,6 +472,10 @@ TEST(Config, WhatFitsTogetherIsAccepted) {
                       "--parallelism.pipeline_parallel_degree=4"}),
             "");
   EXPECT_EQ(problems({"--model.shape=bert", "--model.vocab_size=258", "--data.format=text"}), "");
+  EXPECT_EQ(problems({"--cluster.device=cuda", "--comm.backend=nccl", "--model.vocab_size=258",
+                      "--parallelism.tensor_parallel_degree=2",
+                      "--parallelism.data_parallel_shard_degree=2"}),
+            "");
 }
 
 TEST(Config, WhatIsLeftToBeWorkedOutIsWorkedOut) {

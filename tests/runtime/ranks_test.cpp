@@ -49,5 +49,28 @@ TEST(Ranks, ThreadsOfAProcessShareItsCores) {
   EXPECT_EQ(found, std::vector<int>(2, std::max(1, CPU_COUNT(&cores) / 2)));
 }
 
+TEST(Ranks, WithNcclEachRankOfAMachineHasAGpu) {
+  Launch launch{.rank = 5, .size = 8, .local_rank = 1, .source = "PMI_RANK=5"};
+  EXPECT_EQ(own_gpu(launch, 4), 1);
+  EXPECT_EQ(own_gpu(launch, 2), 1);
+  // The launcher shows each rank its own.
+  EXPECT_EQ(own_gpu(launch, 1), 0);
+  const auto refused = [&](int num_gpus) -> std::string {
+    try {
+      own_gpu(launch, num_gpus);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  launch.local_rank = 2;
+  EXPECT_NE(refused(2).find("3 ranks or more were started on a machine with 2 GPUs"),
+            std::string::npos);
+  launch.local_rank = -1;
+  EXPECT_NE(refused(2).find("PMI_RANK=5"), std::string::npos);
+  EXPECT_EQ(own_gpu(launch, 1), 0);
+  EXPECT_EQ(own_gpu(CommConfig{.backend = "mpi"}), 0);
+}
+
 }  // namespace
 }  // namespace sluice

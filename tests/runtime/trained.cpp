@@ -113,10 +113,10 @@ Trained train(const Case& c, const ModelShape& shape, const TrainOptions& run) {
   const RankDevices devices(
       {.device = run.gpu ? "cuda" : "cpu", .partitions = run.partitions, .sms_per_partition = 8});
   std::mutex mutex;
-  run_threads(num_ranks, {}, [&](Communicator& world) {
-    at::set_num_threads(1);
-    const auto stream = devices.take(world.rank());
-    Trainer trainer(options, schedule, data, world);
+  const auto body = [&](Communicator& world) {
+    TrainerOptions own = options;
+    if (run.gpu_each) own.kind.device.set_index(static_cast<at::DeviceIndex>(world.rank()));
+    Trainer trainer(own, schedule, data, world);
     const auto take = [&](const std::optional<StepResult>& result) {
       if (!result) return;
       const std::lock_guard lock(mutex);
@@ -146,6 +146,12 @@ Trained train(const Case& c, const ModelShape& shape, const TrainOptions& run) {
                    trained.weights);
     for (const Optimizer::State& state : trainer.optimizer().states())
       put_together(find(state.weight), state.name, state.tensor, state.own, trained.states);
+  };
+  run_threads(num_ranks, {}, [&](Communicator& threads) {
+    at::set_num_threads(1);
+    const auto stream = run.gpu_each ? std::make_unique<cuda::RankStream>(threads.rank())
+                                     : devices.take(threads.rank());
+    run.over ? run.over(threads, body) : body(threads);
   });
   return trained;
 }

@@ -1,6 +1,7 @@
 // Training over threads, for tests: any schedule, any data, and all that came of it.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -46,6 +47,10 @@ struct TrainOptions {
   bool deferred = false;
   bool gpu = false;
   int partitions = 0;  // of the GPU; 0: ranks share it
+  // Makes the world from that of threads, and runs the body with it; empty: it is theirs.
+  std::function<void(Communicator& threads, const std::function<void(Communicator&)>& body)> over =
+      {};
+  bool gpu_each = false;  // rank r has GPU r
 };
 
 struct Trained {

@@ -122,7 +122,7 @@ struct GenerateConfig {
 };
 
 struct CommConfig {
-  std::string backend = "threads";  // threads, mpi
+  std::string backend = "threads";  // threads, mpi, nccl
   double train_timeout_seconds = 100;
   bool operator==(const CommConfig&) const = default;
 };

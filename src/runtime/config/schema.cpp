@@ -197,8 +197,9 @@ std::vector<ConfigKey> make_schema() {
       {SLUICE_KEY(generate, prompt),
        .help = "text that the trained model continues after the last step; empty: none"},
 
-      {SLUICE_KEY(comm, backend), .choices = {"threads", "mpi"},
-       .help = "threads: all ranks in this process; mpi: one process each, under mpirun or srun"},
+      {SLUICE_KEY(comm, backend), .choices = {"threads", "mpi", "nccl"},
+       .help = "threads: all ranks in this process; mpi: one process each, under mpirun or srun; "
+               "nccl: the same with a GPU each"},
       {SLUICE_KEY(comm, train_timeout_seconds),
        .range = {.least = 0, .most = 1e6, .least_excluded = true},
        .help = "a rank that waits longer for another gives up, naming it"},

@@ -354,6 +354,18 @@ void check_cluster(const Config& config, Problems& problems) {
       problems.add(
           "cluster.partitions is {} and cluster.device is cpu: only a GPU (cuda) is divided",
           cluster.partitions);
+    if (config.comm.backend == "nccl")
+      problems.add(
+          "comm.backend is nccl and cluster.device is cpu: NCCL is for ranks with a GPU each; set "
+          "cluster.device = cuda, or use mpi");
+    return;
+  }
+  if (config.comm.backend == "nccl") {
+    if (cluster.partitions > 0)
+      problems.add(
+          "cluster.partitions is {} and comm.backend is nccl: there each rank has a whole GPU; "
+          "leave one of them out",
+          cluster.partitions);
     return;
   }
   if (cluster.partitions > 0 && cluster.partitions != parallelism.pipeline_parallel_degree)
@@ -362,15 +374,18 @@ void check_cluster(const Config& config, Problems& problems) {
         "pipeline has one part; make them equal",
         cluster.partitions, parallelism.pipeline_parallel_degree);
   if (config.comm.backend != "threads")
-    problems.add("cluster.device is cuda and comm.backend is {}: ranks of one GPU are threads",
-                 config.comm.backend);
+    problems.add(
+        "cluster.device is cuda and comm.backend is {}: ranks of one GPU are threads, and ranks "
+        "with a GPU each use nccl",
+        config.comm.backend);
   const int others = parallelism.tensor_parallel_degree *
                      parallelism.data_parallel_replicate_degree *
                      parallelism.data_parallel_shard_degree;
   if (others > 1)
     problems.add(
         "cluster.device is cuda with {} ranks beside the pipeline's (tensor x data): on one GPU "
-        "ranks form a pipeline; set the other degrees to 1",
+        "ranks form a pipeline; set the other degrees to 1, or give each rank a GPU (comm.backend "
+        "= nccl)",
         others);
 }
 
