@@ -1,11 +1,14 @@
 // How close our CUDA kernels come to the memory's speed, at the shapes of the 1.35B model: one JSON
 // object for each, with the fewest bytes it could move and its share of the speed of a plain copy.
+// A number as argument: on a partition of so many SMs.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -126,6 +129,12 @@ void attentions(Report& report) {
   report.add("join_heads_apart", 6 * heads, [&] { cuda::join_heads({c, c, c}, {}, cosine, sine); });
   at::Tensor a_lse = at::randn({kBatch, kHeads, kLength}, options(at::kFloat));
   const at::Tensor b_lse = at::randn_like(a_lse);
+  const std::vector<at::Tensor> parts = {b.slice(2, 0, kLength / 2), b.slice(2, kLength / 2)};
+  report.add("join_tokens", 2 * heads, [&] { cuda::join_tokens(parts); });
+  std::vector<at::Tensor> keys(2), values(2);
+  const std::vector<std::int64_t> lengths(2, kLength / 2);
+  cuda::add_keys(b, b, lengths, keys, values);
+  report.add("add_keys", 10 * heads, [&] { cuda::add_keys(b, b, lengths, keys, values); });
   report.add("merge_attention", 3 * heads + 12 * elements(kTokens, kHeads),
              [&] { cuda::merge_attention(a, a_lse, b, b_lse); });
 }
@@ -191,10 +200,17 @@ void squares(Report& report) {
 }  // namespace
 }  // namespace sluice
 
-int main() {
+int main(int argc, char** argv) {
   if (const std::string reason = sluice::cuda::why_not(); !reason.empty()) {
     fmt::print(stderr, "skipped: {}\n", reason);
     return 77;
+  }
+  // On as many SMs, where it is said how many.
+  std::optional<sluice::cuda::Partitions> part;
+  std::optional<sluice::cuda::RankStream> stream;
+  if (argc > 1) {
+    part.emplace(0, 1, std::atoi(argv[1]));
+    stream.emplace(*part, 0);
   }
   sluice::Report report;
   sluice::norms(report);

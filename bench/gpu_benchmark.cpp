@@ -38,6 +38,7 @@ struct Options {
   std::string precision = "bf16";  // bf16: all of it; master: fp32 gradients, masters and moments
   std::string recompute = "none";
   int slices = 1;
+  std::vector<std::int64_t> slice_sizes;  // empty: equal
   double warmup = 5, seconds = 10;
   int steps = 0;  // measured; 0: by time
   std::string schedule;
@@ -141,10 +142,12 @@ Schedule make_schedule(const Options& options) {
   request.microbatches = options.microbatches;
   request.slices = options.slices;
   const bool sliced = options.slices > 1 && options.schedule.empty();
-  Validation validation = validate(generate_schedule(!options.schedule.empty() ? options.schedule
-                                                     : sliced                  ? "seq1f1b"
-                                                                               : "1f1b",
-                                                     request));
+  Schedule schedule = generate_schedule(!options.schedule.empty() ? options.schedule
+                                        : sliced                  ? "seq1f1b"
+                                                                  : "1f1b",
+                                        request);
+  schedule.slice_sizes = options.slice_sizes;
+  Validation validation = validate(schedule);
   if (!validation.valid())
     throw user_error("{}: {}", options.schedule, validation.problems.front().line());
   return std::move(validation.lowered);
@@ -303,6 +306,7 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"bf16", "master"}));
   app.add_option("--recompute", options.recompute);
   app.add_option("--slices", options.slices);
+  app.add_option("--slice-sizes", options.slice_sizes, "tokens of each")->delimiter(',');
   app.add_option("--warmup", options.warmup, "seconds of steps before");
   app.add_option("--seconds", options.seconds, "seconds of measured steps");
   app.add_option("--steps", options.steps, "so many measured steps instead");

@@ -72,6 +72,7 @@ void add_keys(const at::Tensor&, const at::Tensor&, const std::vector<std::int64
               std::vector<at::Tensor>&, std::vector<at::Tensor>&) {
   absent();
 }
+at::Tensor join_tokens(std::span<const at::Tensor>) { absent(); }
 void merge_attention(at::Tensor&, at::Tensor&, const at::Tensor&, const at::Tensor&) { absent(); }
 void cross_entropy(at::Tensor&, const at::Tensor&, double, bool, at::Tensor&) { absent(); }
 void add_rows(at::Tensor&, const at::Tensor&, const at::Tensor&) { absent(); }

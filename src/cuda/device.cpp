@@ -1,5 +1,7 @@
 #include "cuda/device.h"
 
+#include <ATen/Context.h>
+#include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -143,7 +145,23 @@ int Partitions::sms() const { return state_->sms; }
 
 struct RankStream::State {
   explicit State(const c10::cuda::CUDAStream& stream) : guard(stream) {}
+  // cuBLAS cuts products to fit the SMs that it expects: without a word the whole GPU's, even on
+  // the stream of a partition.
+  State(const c10::cuda::CUDAStream& stream, int sms) : State(stream) {
+    // The allocator, and this thread, may have had no business with the GPU yet.
+    at::globalContext().lazyInitDevice(at::kCUDA);
+    C10_CUDA_CHECK(cudaSetDevice(stream.device_index()));
+    products = at::cuda::getCurrentCUDABlasHandle();
+    cublasSetSmCountTarget(products, sms);
+  }
+  ~State() {
+    if (products) cublasSetSmCountTarget(products, 0);  // another thread may get it next
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
   c10::cuda::CUDAStreamGuard guard;
+  cublasHandle_t products = nullptr;  // the thread's, on a partition
 };
 
 RankStream::RankStream(int device)
@@ -151,9 +169,11 @@ RankStream::RankStream(int device)
           c10::cuda::getStreamFromPool(false, static_cast<c10::DeviceIndex>(device)))) {}
 
 RankStream::RankStream(const Partitions& partitions, int part)
-    : state_(std::make_unique<State>(c10::cuda::getStreamFromExternal(
-          partitions.state_->streams.at(static_cast<std::size_t>(part)),
-          static_cast<c10::DeviceIndex>(partitions.state_->device)))) {}
+    : state_(
+          std::make_unique<State>(c10::cuda::getStreamFromExternal(
+                                      partitions.state_->streams.at(static_cast<std::size_t>(part)),
+                                      static_cast<c10::DeviceIndex>(partitions.state_->device)),
+                                  partitions.sms())) {}
 
 RankStream::~RankStream() = default;
 

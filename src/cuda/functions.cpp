@@ -280,6 +280,37 @@ void add_keys(const at::Tensor& dk, const at::Tensor& dv, const std::vector<std:
   SLUICE_CHECK(done == dk.size(2), "{} tokens of slices for {} keys", done, dk.size(2));
 }
 
+at::Tensor join_tokens(std::span<const at::Tensor> parts) {
+  const at::Tensor& like = parts.front();
+  check_heads(like, "a part");
+  kernels::JoinTokensCall call;
+  for (const at::Tensor& part : parts)
+    call.length += part.size(2);
+  const std::int64_t batch = like.size(0), heads = like.size(1), head_dim = like.size(3);
+  call.batch = batch;
+  call.head_dim = as_int(head_dim);
+  as_blocks(batch * call.length);
+  const at::Tensor out = at::empty({batch, call.length, heads, head_dim}, like.options());
+  call.out = out.mutable_data_ptr();
+  while (!parts.empty()) {
+    const auto some =
+        parts.first(std::min(parts.size(), std::size_t{kernels::JoinTokensCall::kMaxParts}));
+    call.parts = static_cast<int>(some.size());
+    call.begin[0] = 0;
+    for (std::size_t n = 0; n < some.size(); ++n) {
+      const std::int64_t length = some[n].size(2);
+      call.part[n] = heads_of(some[n], "a part", {batch, heads, length, head_dim});
+      SLUICE_CHECK(some[n].scalar_type() == like.scalar_type(), "parts are {} and {}",
+                   c10::toString(like.scalar_type()), c10::toString(some[n].scalar_type()));
+      call.begin[n + 1] = call.begin[n] + length;
+    }
+    launch(kernels::join_tokens, call);
+    call.first += call.begin[call.parts];
+    parts = parts.subspan(some.size());
+  }
+  return out.transpose(1, 2);
+}
+
 void merge_attention(at::Tensor& a_out, at::Tensor& a_lse, const at::Tensor& b_out,
                      const at::Tensor& b_lse) {
   check_heads(a_out, "a_out");

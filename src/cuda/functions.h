@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace sluice::cuda {
@@ -65,6 +66,10 @@ at::Tensor join_heads(const HeadGradients& gradients, const HeadGradients& more,
 // m. Undefined ones are made, and are then the gradient itself; all are or none is.
 void add_keys(const at::Tensor& dk, const at::Tensor& dv, const std::vector<std::int64_t>& lengths,
               std::vector<at::Tensor>& keys, std::vector<at::Tensor>& values);
+
+// Parts (B, heads, n_j, head_dim), of any strides but the last, one behind the other: (B, heads,
+// sum of n_j, head_dim), heads side by side in memory.
+at::Tensor join_tokens(std::span<const at::Tensor> parts);
 
 // What two attentions over different keys give together, merged by their log-sum-exp, over `a`:
 // out (B, heads, n, head_dim) of any strides but the last, a's fp32 or of b's type; lse (B, heads,

@@ -11,24 +11,9 @@
 namespace sluice {
 namespace {
 
-// (B, kv_heads, n, head_dim) of the first `count` slices, one behind the other, heads side by side.
+// The first `count` slices, one behind the other.
 at::Tensor joined(const std::vector<at::Tensor>& parts, std::size_t count) {
-  if (count == 1) return parts[0];
-  std::int64_t length = 0;
-  for (std::size_t j = 0; j < count; ++j)
-    length += parts[j].size(2);
-  const at::Tensor& first = parts[0];
-  const at::Tensor all =
-      at::empty({first.size(0), length, first.size(1), first.size(3)}, first.options())
-          .transpose(1, 2);
-  // One by one: they are parts of wider rows, which at::cat takes its time over.
-  std::int64_t begin = 0;
-  for (std::size_t j = 0; j < count; ++j) {
-    const std::int64_t end = begin + parts[j].size(2);
-    all.slice(2, begin, end).copy_(parts[j]);
-    begin = end;
-  }
-  return all;
+  return count == 1 ? parts[0] : cuda::join_tokens(std::span(parts).first(count));
 }
 
 // (B, heads, n, head_dim) -> (B n, heads, head_dim).

@@ -298,6 +298,25 @@ TEST_F(CudaFunctions, AddsGradientsToTheKeysOfSlices) {
       }
 }
 
+TEST_F(CudaFunctions, JoinsTheTokensOfSlices) {
+  for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf})
+    for (const std::int64_t head_dim : {128, 8, 7})
+      for (const std::vector<std::int64_t>& lengths :
+           {std::vector<std::int64_t>{5}, {3, 1, 7}, std::vector<std::int64_t>(20, 2)}) {
+        std::vector<at::Tensor> parts, there;
+        for (const std::int64_t length : lengths) {
+          // Columns of wider rows, as a product gives them.
+          const at::Tensor rows = random({2, length, 9, head_dim}, type);
+          parts.push_back(rows.slice(2, 3, 6).transpose(1, 2));
+          there.push_back(rows.cuda().slice(2, 3, 6).transpose(1, 2));
+        }
+        poison_like(at::cat(parts, 2));
+        const at::Tensor all = cuda::join_tokens(there);
+        EXPECT_TRUE(all.transpose(1, 2).is_contiguous());
+        EXPECT_TRUE(at::equal(all.cpu(), at::cat(parts, 2)));
+      }
+}
+
 TEST_F(CudaFunctions, MergesAttentionsByTheirStatistics) {
   constexpr float kNone = -std::numeric_limits<float>::infinity();
   for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf})

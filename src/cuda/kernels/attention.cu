@@ -5,6 +5,9 @@ namespace {
 
 constexpr int kAtOnce = 2;          // heads that a thread reads before it computes
 constexpr int kBlockThreads = 128;  // about: a block has whole heads
+// Rows that a thread reads parts of before it writes any: a GPU's memory is far away, and where
+// kernels have few SMs, each of them must ask for much at a time.
+constexpr int kTokensAtOnce = 4;
 
 // What each part's output counts for in that of both, and their statistic. One that has seen no
 // keys has a statistic of -inf and counts for nothing, whatever its output is.
@@ -65,43 +68,119 @@ __global__ void merge_rows(MergeCall call) {
   }
 }
 
-// A token of dk to a block, of dv with blockIdx.y: threads take groups of its columns in turn.
-template <typename T, bool kVector>
-__global__ void add_key_rows(AddKeysCall call) {
-  constexpr int N = kWidth<T>;
-  const std::int64_t length = call.begin[call.parts];
-  const std::int64_t batch = blockIdx.x / length, token = blockIdx.x % length;
+// Which of a call's parts has a token.
+template <typename Call>
+__device__ int part_of(const Call& call, std::int64_t token) {
   int part = 0;
   while (token >= call.begin[part + 1])
     ++part;
+  return part;
+}
+
+// kTokens of dk to a block, of dv with blockIdx.y, of sequence blockIdx.z: threads take groups of
+// their columns in turn.
+template <typename T, bool kVector>
+__global__ void add_key_rows(AddKeysCall call) {
+  constexpr int N = kWidth<T>, kTokens = kTokensAtOnce / 2;
   const Heads& heads = blockIdx.y == 0 ? call.dk : call.dv;
-  const std::int64_t rows = call.begin[part + 1] - call.begin[part];
-  float* to = (blockIdx.y == 0 ? call.keys : call.values)[part] +
-              (batch * rows + token - call.begin[part]) * heads.heads * call.head_dim;
-  const T* from =
-      static_cast<const T*>(heads.data) + batch * heads.batch_stride + token * heads.token_stride;
+  const T* from[kTokens];
+  float* to[kTokens];
+#pragma unroll
+  for (int k = 0; k < kTokens; ++k) {
+    const std::int64_t token = std::int64_t{blockIdx.x} * kTokens + k;
+    to[k] = nullptr;
+    if (token >= call.begin[call.parts]) continue;
+    const int part = part_of(call, token);
+    const std::int64_t begin = call.begin[part], length = call.begin[part + 1] - begin;
+    to[k] = (blockIdx.y == 0 ? call.keys : call.values)[part] +
+            (blockIdx.z * length + token - begin) * heads.heads * call.head_dim;
+    from[k] = static_cast<const T*>(heads.data) + blockIdx.z * heads.batch_stride +
+              token * heads.token_stride;
+  }
   const int groups = divide_up(call.head_dim, N), all = groups * heads.heads;
   for (int g = static_cast<int>(threadIdx.x); g < all; g += static_cast<int>(blockDim.x)) {
     const int head = g / groups, column = g % groups * N, valid = call.head_dim - column;
-    float* into = to + head * call.head_dim + column;
-    float sum[N];
-    widen(load<kVector, N>(from + head * heads.head_stride + column, valid), sum);
-    if (!call.first) {
-      float had[N];
-      widen(load<kVector, N>(static_cast<const float*>(into), valid), had);
+    const std::int64_t at = head * heads.head_stride + column;
+    const int into = head * call.head_dim + column;
+    Pack<T, N> more[kTokens];
+    Pack<float, N> had[kTokens] = {};
 #pragma unroll
-      for (int j = 0; j < N; ++j)
-        sum[j] += had[j];
-    }
-    store<kVector>(into, narrow<float>(sum), valid);
+    for (int k = 0; k < kTokens; ++k)
+      if (to[k]) {
+        more[k] = load<kVector, N>(from[k] + at, valid);
+        if (!call.first) had[k] = load<kVector, N>(static_cast<const float*>(to[k]) + into, valid);
+      }
+#pragma unroll
+    for (int k = 0; k < kTokens; ++k)
+      if (to[k]) {
+        float sum[N], wide[N];
+        widen(more[k], sum);
+        widen(had[k], wide);
+#pragma unroll
+        for (int j = 0; j < N; ++j)
+          sum[j] += wide[j];
+        store<kVector>(to[k] + into, narrow<float>(sum), valid);
+      }
+  }
+}
+
+// kTokensAtOnce of `out` to a block, of sequence blockIdx.y.
+template <typename T, bool kVector>
+__global__ void join_token_rows(JoinTokensCall call) {
+  constexpr int N = kWidth<T>, kTokens = kTokensAtOnce;
+  const T* from[kTokens];
+  T* to[kTokens];
+  std::int64_t stride[kTokens];
+#pragma unroll
+  for (int k = 0; k < kTokens; ++k) {
+    const std::int64_t token = std::int64_t{blockIdx.x} * kTokens + k;
+    to[k] = nullptr;
+    if (token >= call.begin[call.parts]) continue;
+    const int number = part_of(call, token);
+    const Heads& part = call.part[number];
+    from[k] = static_cast<const T*>(part.data) + blockIdx.y * part.batch_stride +
+              (token - call.begin[number]) * part.token_stride;
+    to[k] = static_cast<T*>(call.out) +
+            (blockIdx.y * call.length + call.first + token) * part.heads * call.head_dim;
+    stride[k] = part.head_stride;
+  }
+  const int groups = divide_up(call.head_dim, N), all = groups * call.part[0].heads;
+  for (int g = static_cast<int>(threadIdx.x); g < all; g += static_cast<int>(blockDim.x)) {
+    const int head = g / groups, column = g % groups * N, valid = call.head_dim - column;
+    Pack<T, N> pack[kTokens];
+#pragma unroll
+    for (int k = 0; k < kTokens; ++k)
+      if (to[k]) pack[k] = load<kVector, N>(from[k] + head * stride[k] + column, valid);
+#pragma unroll
+    for (int k = 0; k < kTokens; ++k)
+      if (to[k]) store<kVector>(to[k] + head * call.head_dim + column, pack[k], valid);
   }
 }
 
 }  // namespace
 
+void join_tokens(const JoinTokensCall& call, cudaStream_t stream) {
+  const std::int64_t tokens = call.begin[call.parts];
+  if (tokens == 0 || call.batch == 0) return;
+  with_type(call.part[0].type, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    bool vector = call.head_dim % kWidth<T> == 0 && aligned(16, call.out);
+    for (int n = 0; n < call.parts; ++n)
+      vector = vector && regular(call.part[n], kWidth<T>);
+    const int threads =
+        warps_for(divide_up(call.head_dim, kWidth<T>) * call.part[0].heads, kBlockThreads * 2);
+    with_flag(vector, [&](auto fast) {
+      join_token_rows<T, decltype(fast)::value>
+          <<<dim3(divide_up(tokens, std::int64_t{kTokensAtOnce}),
+                  static_cast<unsigned>(call.batch)),
+             threads, 0, stream>>>(call);
+    });
+  });
+}
+
 void add_keys(const AddKeysCall& call, cudaStream_t stream) {
-  const std::int64_t tokens = call.batch * call.begin[call.parts];
-  if (tokens == 0) return;
+  const std::int64_t tokens = call.begin[call.parts];
+  if (tokens == 0 || call.batch == 0) return;
   with_type(call.dk.type, [&](auto tag) {
     using T = typename decltype(tag)::type;
     bool vector = call.head_dim % kWidth<T> == 0 && regular(call.dk, kWidth<T>) &&
@@ -112,7 +191,9 @@ void add_keys(const AddKeysCall& call, cudaStream_t stream) {
         warps_for(divide_up(call.head_dim, kWidth<T>) * call.dk.heads, kBlockThreads * 2);
     with_flag(vector, [&](auto fast) {
       add_key_rows<T, decltype(fast)::value>
-          <<<dim3(static_cast<unsigned>(tokens), 2), threads, 0, stream>>>(call);
+          <<<dim3(divide_up(tokens, std::int64_t{kTokensAtOnce / 2}), 2,
+                  static_cast<unsigned>(call.batch)),
+             threads, 0, stream>>>(call);
     });
   });
 }

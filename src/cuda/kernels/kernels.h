@@ -115,6 +115,18 @@ struct AddKeysCall {
 };
 void add_keys(const AddKeysCall& call, cudaStream_t stream);
 
+struct JoinTokensCall {
+  static constexpr int kMaxParts = 16;
+  std::int64_t batch = 0, length = 0;  // of `out`
+  std::int64_t first = 0;              // token of `out` at which the parts begin
+  int head_dim = 0;
+  int parts = 0;
+  std::int64_t begin[kMaxParts + 1];  // part n has the tokens [begin[n], begin[n + 1]) from there
+  Heads part[kMaxParts];              // of one type and number of heads
+  void* out = nullptr;                // (batch, length, heads, head_dim)
+};
+void join_tokens(const JoinTokensCall& call, cudaStream_t stream);
+
 struct MergeCall {
   std::int64_t batch = 0, length = 0;
   int head_dim = 0;
