@@ -168,6 +168,7 @@ struct Result {
   int steps = 0;
   double seconds = 0;   // of one step
   double makespan = 0;  // of one step's ops: from the first to the last, over all ranks
+  double issue = 0;     // until this rank's thread had given the last op to the GPU
   double loss = 0;
   std::vector<std::int64_t> peaks;  // stash of each rank
   std::array<double, 2> clock_and_power{};
@@ -207,7 +208,7 @@ void run_rank(const Options& options, const Schedule& schedule, const Dataset& d
   Trainer trainer(trainer_of, schedule, data, world);
   progress("weights are drawn");
   std::int64_t number = 0;
-  double makespan = 0;
+  double makespan = 0, issue = 0;
   const auto steps_for = [&](double seconds, int least) {
     int count = 0;
     const auto start = Clock::now();
@@ -223,6 +224,7 @@ void run_rank(const Options& options, const Schedule& schedule, const Dataset& d
       for (const Window& one : all)
         window = {std::min(window.start, one.start), std::max(window.end, one.end)};
       makespan += window.end - window.start;
+      issue += step.executed.issued;
       if (leads) result.peaks.assign(1, step.executed.peak_stash_bytes);
       std::vector<std::int64_t> peaks(static_cast<std::size_t>(world.size()));
       world.all_gather(std::as_bytes(std::span(&step.executed.peak_stash_bytes, 1)),
@@ -240,7 +242,7 @@ void run_rank(const Options& options, const Schedule& schedule, const Dataset& d
   world.barrier();
   if (leads) cuda::reset_peak(0);
   world.barrier();
-  makespan = 0;
+  makespan = issue = 0;
   std::optional<Watch> watch;
   if (leads) watch.emplace();
   const auto [count, seconds] =
@@ -250,6 +252,7 @@ void run_rank(const Options& options, const Schedule& schedule, const Dataset& d
     result.steps = count;
     result.seconds = seconds / count;
     result.makespan = makespan / count;
+    result.issue = issue / count;
     result.memory_peak = cuda::memory_use(0).peak;
   }
 }
@@ -270,19 +273,20 @@ void report(const Options& options) {
   std::string line = fmt::format(
       R"({{"case": "{}", "engine": "sluice", "precision": "{}", "recompute": "{}", "slices": {}, "packed": {}, )"
       R"("steps": {}, "ms": {:.1f}, "tokens_per_s": {:.0f}, "mfu": {:.4f}, "peak_gib": {:.1f}, )"
-      R"("sm_mhz": {:.0f}, "watts": {:.0f})",
+      R"("sm_mhz": {:.0f}, "watts": {:.0f}, "issue_ms": {:.1f})",
       options.length_by_batch, options.precision, options.recompute, options.slices, options.packed,
       result.steps, result.seconds * 1e3, tokens / result.seconds,
       model_flops(options) / result.seconds / kPeakFlops,
       static_cast<double>(result.memory_peak) / (1 << 30), result.clock_and_power[0],
-      result.clock_and_power[1]);
+      result.clock_and_power[1], result.issue * 1e3);
   if (options.partitions > 0) {
     const Simulation predicted = simulate(schedule, *result.costs);
-    line += fmt::format(R"(, "schedule": "{}", "partitions": {}, "sms": {}, "microbatches": {}, )"
-                        R"("makespan_ms": {:.1f}, "predicted_ms": {:.1f}, "peak_stash_bytes": {})",
-                        schedule.name, options.partitions, options.sms, options.microbatches,
-                        result.makespan * 1e3, predicted.makespan * 1e3,
-                        *std::max_element(result.peaks.begin(), result.peaks.end()));
+    line += fmt::format(
+        R"(, "schedule": "{}", "partitions": {}, "sms": {}, "microbatches": {}, )"
+        R"("makespan_ms": {:.1f}, "predicted_ms": {:.1f}, "peak_stash_bytes": {}, "stash_of_ranks": [{}])",
+        schedule.name, options.partitions, options.sms, options.microbatches, result.makespan * 1e3,
+        predicted.makespan * 1e3, *std::max_element(result.peaks.begin(), result.peaks.end()),
+        fmt::join(result.peaks, ", "));
   }
   fmt::print("{}, \"loss\": {:.4f}}}\n", line, result.loss);
   std::fflush(stdout);

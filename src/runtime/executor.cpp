@@ -108,6 +108,7 @@ void Executor::run_to(std::size_t limit) {
 
 ExecutedStep Executor::finish() {
   run_to(program().size());
+  step_.issued = now();
   for (TensorMessage& message : sent_)
     message.wait(pipeline_);
   sent_.clear();

@@ -29,6 +29,8 @@ struct ExecutedStep {
   DeviceTimeline timeline;             // seconds since `origin`; memory in stash bytes
   std::int64_t peak_stash_bytes = 0;   // the ledger, read at op ends
   std::int64_t peak_buffer_bytes = 0;  // tensors between stages: arriving, kept, leaving
+  double issued = 0;  // seconds since `origin` at which this thread had begun the last op; on a GPU
+                      // long before it ends, or the GPU would have waited for the thread
 };
 
 // How the tensors between stages travel where several tensor ranks share a stage. Each rank sends
