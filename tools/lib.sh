@@ -8,11 +8,7 @@ engine_packages=("${build_packages[@]}" libssl-dev libopenmpi-dev openmpi-bin py
 fuzz_packages=("${build_packages[@]}" libssl-dev clang libclang-rt-14-dev)
 test_packages=("${engine_packages[@]}" clang libclang-rt-14-dev clang-format libgtest-dev libbenchmark-dev bible-kjv)
 
-# On the CPU, torch needs no more of CUDA than these two libraries.
 readonly kTorch=2.11.0
-torch_wheels=("torch==$kTorch" nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
-# Once per user, not per checkout.
-torch_cache=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/sluice/torch-$kTorch
 
 readonly kExitUsage=2 kExitTemporary=75
 
@@ -124,14 +120,35 @@ may_sudo() {
   if [[ -t 2 ]]; then sudo -v; else sudo -n true 2>/dev/null; fi
 }
 
+# Whether this machine can run what it builds for a GPU: its driver lists one, and there is nvcc where
+# CMake finds it.
+has_gpu() {
+  [[ ${CUDACXX:-} || -x /usr/local/cuda/bin/nvcc ]] || command -v nvcc >/dev/null || return 1
+  [[ $(nvidia-smi -L 2>/dev/null) == GPU* ]]
+}
+
+# Which torch is looked for and, once per user and not per checkout, fetched. On the CPU it needs no
+# more of CUDA than two libraries, on a GPU all that its wheel asks for.
+choose_torch() {
+  torch_cache=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/sluice/torch-$kTorch
+  if has_gpu; then
+    torch_name="torch $kTorch with CUDA" torch_size="4.7 GB" torch_cache+=-cuda suits=holds_cuda
+    torch_wheels=("torch==$kTorch")
+  else
+    torch_name="torch $kTorch" torch_size="1.2 GB" suits=holds_torch
+    torch_wheels=(--no-deps "torch==$kTorch" nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
+  fi
+}
+
 # require_engine NAME...: require_packages, and the same for torch. Leaves the folder that holds torch
 # in SLUICE_TORCH_DIR, where CMake looks for it. Call it with the lock held.
 require_engine() {
   local refusal
   refusal=$(refusal)
+  choose_torch
   if [[ $refusal ]] && ! find_torch; then
-    say "missing torch $kTorch: $refusal; run '$root/sluice train --help' once by itself (about" \
-      "1.2 GB go to $torch_cache), or set SLUICE_TORCH_DIR to the folder that holds torch"
+    say "missing $torch_name: $refusal; run '$root/sluice train --help' once by itself (about" \
+      "$torch_size go to $torch_cache), or set SLUICE_TORCH_DIR to the folder that holds torch"
     require_packages "$@"
     exit $kExitUsage
   fi
@@ -154,7 +171,7 @@ find_torch() {
 torch = distribution("torch")
 print(torch.locate_file("") if torch.version.startswith("'"${kTorch%.*}"'.") else "")' 2>/dev/null) || dir=
   for dir in "$dir" "$torch_cache"; do
-    if holds_torch "$dir"; then
+    if $suits "$dir"; then
       export SLUICE_TORCH_DIR=$dir
       return
     fi
@@ -163,6 +180,12 @@ print(torch.locate_file("") if torch.version.startswith("'"${kTorch%.*}"'.") els
 }
 
 holds_torch() { [[ -f $1/torch/include/ATen/ATen.h && -f $1/torch/lib/libtorch_cpu.so ]]; }
+
+# Also what its GPU half needs; that half itself is in the one for the CPU, too.
+holds_cuda() {
+  local cudnn=("$1"/nvidia/cudnn/lib/libcudnn.so.*)
+  holds_torch "$1" && [[ -f $1/torch/lib/libtorch_cuda.so && -f ${cudnn[0]} ]]
+}
 
 # Fetches torch into our cache: into a folder beside it first, so that what is there is whole.
 install_torch() {
@@ -177,7 +200,7 @@ install_torch() {
     flock 8
   fi
   if ! find_torch; then
-    say "installing torch $kTorch into $torch_cache (once; about 1.2 GB; log: $log)"
+    say "installing $torch_name into $torch_cache (once; about $torch_size; log: $log)"
     rm -rf "$part" "$torch_cache"
     mkdir -p "$part/tmp"
     : >"$log"
@@ -208,7 +231,7 @@ fetch_torch() {
   ) &
   watcher=$!
   # Its own temporary folder: /tmp may be too small, and from there the files would be copied.
-  TMPDIR=$1/tmp PIP_BREAK_SYSTEM_PACKAGES=1 "$python" -m pip install --target "$1" --no-deps \
+  TMPDIR=$1/tmp PIP_BREAK_SYSTEM_PACKAGES=1 "$python" -m pip install --target "$1" \
     --only-binary :all: --no-cache-dir --no-compile --root-user-action ignore --progress-bar off \
     --disable-pip-version-check "${torch_wheels[@]}" || status=$?
   kill "$watcher"

@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/device_flag.h"
 #include "cli/output.h"
 #include "data/token_lines.h"
 #include "runtime/evaluation.h"
@@ -19,6 +20,7 @@ struct Flags {
   std::string logits;
   int sequence_length = 0;
   bool per_token = false;
+  DeviceFlag device;
   OutputFlags output;
 };
 
@@ -59,9 +61,9 @@ std::string text(const Evaluation& result, bool per_token) {
   return out;
 }
 
-void run(const Flags& flags) {
+void run(const Flags& flags, at::Device device) {
   const bool as_json = flags.output.format("text,json") == Format::json;
-  LoadedModel model = load_model(flags.checkpoint);
+  LoadedModel model = load_model(flags.checkpoint, device);
   const std::int64_t vocab_size = model.config.model.vocab_size;
   const std::unique_ptr<TokenSource> source = open_tokens(flags.tokens, vocab_size);
   EvaluationOptions options{.sequence_length = flags.sequence_length, .on_logits = {}};
@@ -104,8 +106,10 @@ void add_evaluate(CLI::App& app) {
       ->add_option("--logits", flags->logits,
                    "write the logits behind every token: a safetensors file")
       ->type_name("FILE");
+  flags->device.add(*command);
   flags->output.add(*command, "text (default), json");
-  command->callback([flags] { run(*flags); });
+  command->callback(
+      [flags] { flags->device.run([&](at::Device device) { run(*flags, device); }); });
 }
 
 }  // namespace sluice::cli

@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/device_flag.h"
 #include "cli/options.h"
 #include "runtime/generation.h"
 
@@ -22,6 +23,7 @@ struct Flags {
   double temperature = SamplingOptions().temperature;
   int top_k = 0;
   int seed = 0;
+  DeviceFlag device;
 };
 
 // At once, so that people see the text come.
@@ -53,14 +55,14 @@ std::int64_t continue_ids(TextGenerator& generator, const std::string& prompt,
   });
 }
 
-void run(const Flags& flags) {
+void run(const Flags& flags, at::Device device) {
   if (flags.prompt.empty() == flags.prompt_ids.empty())
     throw user_error("generate needs one of --prompt TEXT and --prompt-ids 1,2,3");
   const SamplingOptions options{.num_tokens = flags.tokens,
                                 .temperature = flags.temperature,
                                 .top_k = flags.top_k,
                                 .seed = static_cast<std::uint64_t>(flags.seed)};
-  TextGenerator generator(flags.checkpoint);
+  TextGenerator generator(flags.checkpoint, device);
   const auto started = std::chrono::steady_clock::now();
   const std::int64_t drawn = flags.prompt.empty()
                                  ? continue_ids(generator, flags.prompt_ids, options)
@@ -93,7 +95,9 @@ void add_generate(CLI::App& app) {
   add_int(*command, "--top-k", flags->top_k, 0, 1 << 30,
           "draw among the K likeliest tokens (default 0: all)");
   add_int(*command, "--seed", flags->seed, 0, INT32_MAX, "another seed, another text (default 0)");
-  command->callback([flags] { run(*flags); });
+  flags->device.add(*command);
+  command->callback(
+      [flags] { flags->device.run([&](at::Device device) { run(*flags, device); }); });
 }
 
 }  // namespace sluice::cli

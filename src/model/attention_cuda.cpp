@@ -43,7 +43,7 @@ at::Tensor seen_rows(const std::vector<at::Tensor>& parts, const PackedDocuments
     rows.push_back(all.select(0, static_cast<std::int64_t>(s))
                        .slice(1, packed.first_keys[s], bounds[slice + 1])
                        .transpose(0, 1));
-  return at::cat(rows, 0);
+  return rows.size() == 1 ? rows[0] : at::cat(rows, 0);
 }
 
 void add_seen_rows(std::vector<at::Tensor>& totals, const at::Tensor& rows,

@@ -9,52 +9,81 @@ namespace {
 
 constexpr std::size_t kSlices = 2;  // all tokens before, and those being fed
 
-// The first slice takes the keys and values of the second.
-void join_slices(BlockState& state) {
-  BlockStash& all = state.slices[0];
-  BlockStash& fed = state.slices[1];
-  if (!fed.k.defined()) return;
-  all.k = at::cat({all.k, fed.k}, 2);
-  all.v = at::cat({all.v, fed.v}, 2);
-  fed = BlockStash();
+TensorKind untrained(TensorKind kind) {
+  kind.trained = false;
+  return kind;
+}
+
+// `all`, keys or values (1, heads, n, head_dim), grows by `more`. It lies in `room`, which is made
+// anew, twice as large as needed, where it is full.
+void append(at::Tensor& all, const at::Tensor& more, at::Tensor& room) {
+  const std::int64_t length = all.size(2), end = length + more.size(2);
+  if (!room.defined() || room.size(2) < end) {
+    room = at::empty({1, 2 * end, all.size(1), all.size(3)}, all.options()).transpose(1, 2);
+    room.slice(2, 0, length).copy_(all);
+  }
+  room.slice(2, length, end).copy_(more);
+  all = room.slice(2, 0, end);
 }
 
 }  // namespace
 
-Decoder::Decoder(const ModelShape& shape, at::ScalarType dtype)
-    : shape_(shape), dtype_(dtype), embedding_(shape, 0, dtype), head_(shape, 0, dtype) {
+Decoder::Decoder(const ModelShape& shape, const TensorKind& kind)
+    : shape_(shape), kind_(untrained(kind)), embedding_(shape, 0, kind_), head_(shape, 0, kind_) {
   for (std::int64_t layer = 0; layer < shape.layers; ++layer)
-    blocks_.emplace_back(LayerOptions{.shape = shape, .layer = layer, .kind = dtype});
+    blocks_.emplace_back(LayerOptions{.shape = shape, .layer = layer, .kind = kind_});
   restart();
 }
 
 void Decoder::restart() {
-  states_.assign(blocks_.size(), {});
-  for (BlockState& state : states_)
-    state.slices.resize(kSlices);
+  fed_.assign(blocks_.size(), {});
+  for (Fed& fed : fed_)
+    fed.state.slices.resize(kSlices);
   length_ = 0;
 }
 
-at::Tensor Decoder::hidden(std::span<const std::int32_t> tokens) {
-  SLUICE_CHECK(!tokens.empty(), "no token is fed after {}", length_);
-  const auto count = static_cast<std::int64_t>(tokens.size());
+// The first slice takes the keys and values of the second.
+void Decoder::join_slices(Fed& fed) {
+  BlockStash& all = fed.state.slices[0];
+  BlockStash& more = fed.state.slices[1];
+  if (!more.k.defined()) return;
+  append(all.k, more.k, fed.key_room);
+  append(all.v, more.v, fed.value_room);
+  more = BlockStash();
+}
+
+SliceContext Decoder::context_of(std::int64_t count) const {
   SliceContext context;
   // Always the form of a cut sequence, since a layer keeps keys and values only where it is cut:
   // all that was fed before and what comes now, or the latter and one token to come.
   context.slice = length_ == 0 ? 0 : 1;
   context.bounds =
       length_ == 0 ? SliceBounds{0, count, count + 1} : SliceBounds{0, length_, length_ + count};
-  context.positions = positions_of(1, length_, length_ + count, {});
+  context.positions = positions_of(1, length_, length_ + count, {}).to(kind_.device);
   context.level = RecomputeLevel::full;
   if (shape_.family == ModelFamily::llama)
-    context.rotation = rotation(context.positions, shape_, dtype_);
-  const at::Tensor fed = at::empty({1, count}, at::kLong);
-  std::copy(tokens.begin(), tokens.end(), fed.mutable_data_ptr<std::int64_t>());
+    context.rotation = rotation(context.positions, shape_, kind_);
+  if (kind_.on_gpu() && kind_.dtype != at::kFloat) {
+    // As packed documents, whose kernel takes any length at once. The other one makes a plan for
+    // each that it has not seen, and here every token brings one.
+    context.documents.starts = {{0}};
+    context.documents.packed = std::make_shared<PackedDocuments>(
+        packed_documents(context.documents, context.bounds, context.slice, kind_.device));
+  }
+  return context;
+}
+
+at::Tensor Decoder::hidden(std::span<const std::int32_t> tokens) {
+  SLUICE_CHECK(!tokens.empty(), "no token is fed after {}", length_);
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  const SliceContext context = context_of(count);
+  const at::Tensor numbers = at::empty({1, count}, at::kLong);
+  std::copy(tokens.begin(), tokens.end(), numbers.mutable_data_ptr<std::int64_t>());
   Embedding::Stash unused;
-  at::Tensor x = embedding_.forward(fed, unused, context);
+  at::Tensor x = embedding_.forward(numbers.to(kind_.device), unused, context);
   for (std::size_t b = 0; b < blocks_.size(); ++b) {
-    x = blocks_[b].evaluate(x, states_[b], context);
-    join_slices(states_[b]);
+    x = blocks_[b].evaluate(x, fed_[b].state, context);
+    join_slices(fed_[b]);
   }
   length_ += count;
   return x;

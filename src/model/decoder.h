@@ -16,10 +16,11 @@ namespace sluice {
 
 class Decoder {
  public:
-  // Weights are those of seed 0; who samples overwrites them through parameters().
-  Decoder(const ModelShape& shape, at::ScalarType dtype);
+  // Its matrices hold nothing yet: who samples fills them through parameters().
+  Decoder(const ModelShape& shape, const TensorKind& kind);
 
-  // The next tokens of the sequence, at least one -> logits of the token after them: (vocab), fp32.
+  // The next tokens of the sequence, at least one -> logits of the token after them: (vocab), fp32,
+  // where the model is.
   // REQUIRES: tokens of the vocabulary, and no more in all than the model has learned positions.
   at::Tensor feed(std::span<const std::int32_t> tokens);
   // The same, with the logits after each of the tokens, a few at a time from token `first` on:
@@ -35,11 +36,18 @@ class Decoder {
  private:
   at::Tensor hidden(std::span<const std::int32_t> tokens);  // (n, dim), after the last block
 
+  struct Fed {
+    BlockState state;                 // keys and values of all tokens fed, in slice 0
+    at::Tensor key_room, value_room;  // where they lie once there were more than at first
+  };
+  SliceContext context_of(std::int64_t count) const;  // of the next tokens
+  static void join_slices(Fed& fed);
+
   ModelShape shape_;
-  at::ScalarType dtype_;
+  TensorKind kind_;
   Embedding embedding_;
   std::vector<Block> blocks_;
-  std::vector<BlockState> states_;  // keys and values of all tokens fed, in slice 0
+  std::vector<Fed> fed_;  // by each block
   Head head_;
   std::int64_t length_ = 0;
 };

@@ -52,15 +52,16 @@ Embedding::Embedding(const ModelShape& shape, std::uint64_t seed, const TensorKi
   const Shard words = tensor.rows("embedding", shape.vocab_size, shape.dim, false).shard;
   words_ = words.range;
   table_ = at::empty(words.shape(), kind.values());
-  d_table_ = at::zeros(words.shape(), kind.gradients());
-  initialise_normal(table_, words, seed, "embedding.weight", kDeviation);
+  d_table_ = kind.gradient(words.shape());
+  if (kind.trained) initialise_normal(table_, words, seed, "embedding.weight", kDeviation);
   parameters_.push_back({"embedding.weight", table_, d_table_, true, words});
   if (shape.family == ModelFamily::llama) return;
   const Shard places = tensor.shared({shape.positions, shape.dim}, true);
   positions_ = at::empty(places.shape(), kind.values());
-  d_positions_ = at::zeros(places.shape(), kind.gradients());
-  initialise_normal(positions_, places, seed, "positions.weight",
-                    shape.encoder() ? kDeviation : kDeviation / 2);
+  d_positions_ = kind.gradient(places.shape());
+  if (kind.trained)
+    initialise_normal(positions_, places, seed, "positions.weight",
+                      shape.encoder() ? kDeviation : kDeviation / 2);
   parameters_.push_back({"positions.weight", positions_, d_positions_, true, places});
   if (shape.encoder())
     norm_ = make_norm(shape, kind, "embedding_norm", tensor.shared({shape.dim}, true), parameters_);

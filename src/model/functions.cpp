@@ -28,18 +28,19 @@ Linear make_linear(std::vector<Parameter>& parameters, const LinearOptions& opti
   const std::int64_t columns = options.parts[0].shard.shape()[1];
   Linear linear;
   linear.weight = at::empty({rows, columns}, options.kind.values());
-  linear.d_weight = at::zeros({rows, columns}, options.kind.gradients());
+  linear.d_weight = options.kind.gradient({rows, columns});
   if (!options.parts[0].bias.whole.empty()) {
     linear.bias = at::zeros({rows}, options.kind.values());
-    linear.d_bias = at::zeros({rows}, options.kind.gradients());
+    linear.d_bias = options.kind.gradient({rows});
   }
   std::int64_t begin = 0;
   for (const LinearPart& part : options.parts) {
     const std::int64_t end = begin + part.shard.shape()[0];
     const std::string name = part.name + ".weight";
     at::Tensor weight = linear.weight.slice(0, begin, end);
-    initialise_normal(weight, part.shard, options.seed,
-                      options.drawn_as.empty() ? name : options.drawn_as, options.deviation);
+    if (options.kind.trained)
+      initialise_normal(weight, part.shard, options.seed,
+                        options.drawn_as.empty() ? name : options.drawn_as, options.deviation);
     parameters.push_back({name, weight, linear.d_weight.slice(0, begin, end), true, part.shard});
     if (linear.bias.defined())
       parameters.push_back({part.name + ".bias", linear.bias.slice(0, begin, end),
@@ -74,11 +75,11 @@ Norm make_norm(const ModelShape& shape, const TensorKind& kind, const std::strin
   Norm norm;
   norm.epsilon = shape.norm_epsilon;
   norm.weight = at::ones({shape.dim}, kind.values());
-  norm.d_weight = at::zeros({shape.dim}, kind.gradients());
+  norm.d_weight = kind.gradient({shape.dim});
   parameters.push_back({name + ".weight", norm.weight, norm.d_weight, false, shard});
   if (shape.has_biases()) {
     norm.bias = at::zeros({shape.dim}, kind.values());
-    norm.d_bias = at::zeros({shape.dim}, kind.gradients());
+    norm.d_bias = kind.gradient({shape.dim});
     parameters.push_back({name + ".bias", norm.bias, norm.d_bias, false, shard});
   }
   return norm;

@@ -17,6 +17,7 @@ struct TensorKind {
   at::ScalarType dtype = at::kFloat;           // of weights and activations
   at::ScalarType gradient_dtype = at::kFloat;  // of the weights' gradients
   at::Device device = at::kCPU;
+  bool trained = true;  // else weights wait to be loaded: they are not drawn and have no gradients
 
   TensorKind() = default;
   TensorKind(at::ScalarType type) : dtype(type) {}
@@ -24,7 +25,11 @@ struct TensorKind {
       : dtype(type), gradient_dtype(gradient) {}
   bool on_gpu() const { return device.is_cuda(); }
   at::TensorOptions values() const { return at::TensorOptions(device).dtype(dtype); }
-  at::TensorOptions gradients() const { return at::TensorOptions(device).dtype(gradient_dtype); }
+  // A weight's gradient, zero. Where nothing is trained, one element stands for all.
+  at::Tensor gradient(at::IntArrayRef sizes) const {
+    const at::TensorOptions options = at::TensorOptions(device).dtype(gradient_dtype);
+    return trained ? at::zeros(sizes, options) : at::zeros({}, options).expand(sizes);
+  }
   std::int64_t element_bytes() const { return static_cast<std::int64_t>(c10::elementSize(dtype)); }
 };
 

@@ -29,7 +29,10 @@ void add_losses(const at::Tensor& logits, std::span<const std::int32_t> targets,
   const at::Tensor wanted = at::empty({count, 1}, at::kLong);
   std::copy_n(targets.begin(), count, wanted.mutable_data_ptr<std::int64_t>());
   const at::Tensor lost =
-      (at::logsumexp(rows, 1) - rows.gather(1, wanted).squeeze(1)).to(at::kDouble).contiguous();
+      (at::logsumexp(rows, 1) - rows.gather(1, wanted.to(rows.device())).squeeze(1))
+          .to(at::kDouble)
+          .cpu()
+          .contiguous();
   losses.insert(losses.end(), lost.const_data_ptr<double>(), lost.const_data_ptr<double>() + count);
 }
 
@@ -64,9 +67,10 @@ Evaluation evaluate(LoadedModel& model, const TokenSource& source,
           [&](std::int64_t first, const at::Tensor& logits) {
             add_losses(logits, std::span(tokens).subspan(static_cast<std::size_t>(first) + 1),
                        out.per_token);
-            if (options.on_logits)
-              options.on_logits(
-                  {logits.const_data_ptr<float>(), static_cast<std::size_t>(logits.numel())});
+            if (!options.on_logits) return;
+            const at::Tensor read = logits.cpu();
+            options.on_logits(
+                {read.const_data_ptr<float>(), static_cast<std::size_t>(read.numel())});
           });
     }
   }

@@ -61,7 +61,8 @@ std::int64_t TextGenerator::continue_tokens(std::span<const std::int32_t> prompt
       model_.decoder->restart();
       num_new = std::min(tokens.size(), (window + 1) / 2);
     }
-    const at::Tensor logits = model_.decoder->feed(std::span(tokens).last(num_new)).contiguous();
+    const at::Tensor logits =
+        model_.decoder->feed(std::span(tokens).last(num_new)).cpu().contiguous();
     tokens.push_back(
         draw_token({logits.const_data_ptr<float>(), static_cast<std::size_t>(logits.numel())},
                    options, random));
@@ -99,9 +100,9 @@ std::int64_t TextGenerator::continue_text(const std::string& prompt, const Sampl
 }
 
 std::string sample_text(const std::string& checkpoint, const std::string& prompt,
-                        const SamplingOptions& options) {
+                        const SamplingOptions& options, at::Device device) {
   std::string text;
-  TextGenerator(checkpoint).continue_text(prompt, options, [&](std::string_view piece) {
+  TextGenerator(checkpoint, device).continue_text(prompt, options, [&](std::string_view piece) {
     text += piece;
   });
   return text;

@@ -29,7 +29,8 @@ std::int32_t draw_token(std::span<const float> logits, const SamplingOptions& op
 class TextGenerator {
  public:
   // As load_model().
-  explicit TextGenerator(const std::string& checkpoint) : model_(load_model(checkpoint)) {}
+  explicit TextGenerator(const std::string& checkpoint, at::Device device = at::kCPU)
+      : model_(load_model(checkpoint, device)) {}
 
   const Config& config() const { return model_.config; }  // of the run that saved it
 
@@ -37,9 +38,9 @@ class TextGenerator {
   void check_prompt(std::span<const std::int32_t> prompt) const;
 
   // Continues the prompt until `on_token`, called with each token as it is drawn, returns false, or
-  // num_tokens are drawn; returns how many were. The same for equal weights, prompt, options and
-  // threads. The model sees at most model.positions tokens: where they are full, it goes on with
-  // the later half of them. Throws as check_prompt.
+  // num_tokens are drawn; returns how many were. The same for equal weights, prompt, options,
+  // threads and device. The model sees at most model.positions tokens: where they are full, it goes
+  // on with the later half of them. Throws as check_prompt.
   std::int64_t continue_tokens(std::span<const std::int32_t> prompt, const SamplingOptions& options,
                                const std::function<bool(std::int32_t)>& on_token);
 
@@ -55,6 +56,6 @@ class TextGenerator {
 
 // The prompt and its continuation.
 std::string sample_text(const std::string& checkpoint, const std::string& prompt,
-                        const SamplingOptions& options = {});
+                        const SamplingOptions& options = {}, at::Device device = at::kCPU);
 
 }  // namespace sluice

@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-LoadedModel load_model(const std::string& checkpoint) {
+LoadedModel load_model(const std::string& checkpoint, at::Device device) {
   const Checkpoint opened(checkpoint_at(checkpoint));
   LoadedModel model{.folder = opened.folder(),
                     .tokenizer = tokenizer_of(opened.folder()),
@@ -17,7 +17,9 @@ LoadedModel load_model(const std::string& checkpoint) {
         "{} is of shape bert: it fills in masked tokens and cannot continue a text; gpt2 and llama "
         "can",
         opened.folder());
-  model.decoder = std::make_unique<Decoder>(model_shape(model.config), model_dtype(model.config));
+  TensorKind kind = model_dtype(model.config);
+  kind.device = device;
+  model.decoder = std::make_unique<Decoder>(model_shape(model.config), kind);
   load_weights(opened, model.decoder->parameters(), model.config.model.tied_embeddings);
   return model;
 }

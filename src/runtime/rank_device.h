@@ -10,6 +10,10 @@
 
 namespace sluice {
 
+// Readies this process to compute on a GPU. Throws UserError "ASKED is cuda: no GPU ...; use
+// INSTEAD" where there is none.
+void require_gpu(const std::string& asked, const std::string& instead);
+
 class RankDevices {
  public:
   // `gpu`: which of those that this process sees. Throws UserError where there is no such device.

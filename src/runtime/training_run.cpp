@@ -237,17 +237,26 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
     end.costs = byte_costs(staged_model(run.options, run.lowered), run.lowered);
     timings.gather_into(*end.costs, trainer.mesh().pipeline());
   }
-  const std::string checkpoint = config.checkpoint.folder + "/" + step_folder_name(end.last_step);
-  if (leads && !end.stopped && !config.generate.prompt.empty() && is_there(checkpoint))
-    run.on_sample(sample_text(checkpoint, config.generate.prompt));
   return end;
+}
+
+// By the last checkpoint's model, where the run trained: the trainers have made room for it.
+void show_sample(const TrainingRun& run, Communicator& world, const RunEnd& end) {
+  const Config& config = run.config;
+  if (end.stopped || config.generate.prompt.empty()) return;
+  world.barrier("end of training");
+  const std::string checkpoint = config.checkpoint.folder + "/" + step_folder_name(end.last_step);
+  if (world.rank() == 0 && is_there(checkpoint))
+    run.on_sample(sample_text(checkpoint, config.generate.prompt, {}, run.options.kind.device));
 }
 
 }  // namespace
 
 RunEnd run_training(const TrainingRun& run, Communicator& world) {
   try {
-    return run_all_steps(run, world);
+    RunEnd end = run_all_steps(run, world);
+    show_sample(run, world, end);
+    return end;
   } catch (const c10::OutOfMemoryError&) {
     // Before the first op, or between steps.
     throw out_of_memory(run.options, run.lowered, world, 0);

@@ -155,11 +155,35 @@ TEST_F(CheckpointCommands, GenerateRefusesBadInput) {
         std::tuple{"checkpoints --prompt-ids 257", 2, "257"},
         std::tuple{"checkpoints --prompt a --tokens 0", 2, "--tokens"},
         std::tuple{"checkpoints --prompt a --temperature -1", 2, "--temperature"},
+        std::tuple{"checkpoints --prompt a --device gpu", 2,
+                   "--device is 'gpu': needs cpu or cuda"},
         std::tuple{"nowhere --prompt a", 3, "nowhere"}}) {
     SCOPED_TRACE(arguments);
     const Ran ran = generate(arguments);
     EXPECT_EQ(ran.code, code) << ran.err;
     EXPECT_NE(ran.err.find(word), std::string::npos) << ran.err;
+    EXPECT_EQ(ran.out, "");
+  }
+}
+
+TEST_F(CheckpointCommands, WithoutAGpuCudaIsRefusedInOneLine) {
+  ASSERT_EQ(train("--training.steps=1").code, 0);
+  folder_.write("tokens.txt", "1\n2\n3\n");
+  for (const auto& [arguments, begin, end] :
+       {std::tuple{"generate checkpoints --prompt a --device cuda",
+                   "sluice: --device is cuda: ", "; use --device cpu\n"},
+        std::tuple{"evaluate checkpoints --tokens tokens.txt --device=cuda",
+                   "sluice: --device is cuda: ", "; use --device cpu\n"},
+        std::tuple{"train run.toml --cluster.device=cuda",
+                   "sluice: cluster.device is cuda: ", "; use --cluster.device=cpu\n"}}) {
+    SCOPED_TRACE(arguments);
+    const Ran ran = test::run_shell(
+        fmt::format("CUDA_VISIBLE_DEVICES= '{}' {}", SLUICE_ENGINE_BINARY, arguments),
+        folder_.path());
+    EXPECT_EQ(ran.code, 2) << ran.err;
+    EXPECT_TRUE(ran.err.starts_with(begin)) << ran.err;
+    EXPECT_TRUE(ran.err.ends_with(end)) << ran.err;
+    EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
     EXPECT_EQ(ran.out, "");
   }
 }

@@ -1,120 +1,8 @@
 #!/usr/bin/env bash
-# Tests of ./sluice, the launcher: each in a sandbox with a one-file program in place of Sluice and,
-# in place of dpkg-query, apt-get, sudo and python3, stand-ins that only note what they were asked.
+# Tests of ./sluice, the launcher: builds, packages, the text of the quickstart.
 # launcher_test.sh [PATTERN]: runs the tests whose names match.
-set -uo pipefail
-
-checkout=$(readlink -f "${BASH_SOURCE[0]}")
-checkout=${checkout%/tests/cli/*}
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-for name in $(compgen -e | grep -E '^(OMPI|PMI|PMIX|MV2|MPI|PALS|SLURM|SLUICE)_'); do unset "$name"; done
-
-# A checkout in "$box/my clone" (every test runs in a path with a space) and stand-ins in $box/bin.
-# Its program prints its folder and arguments; with "status N" it exits with N, with "cat" it copies
-# standard input, with "train" it prints the folder of the torch it was built with.
-make_sandbox() {
-  box=$(mktemp -d -p "$scratch")
-  clone="$box/my clone"
-  mkdir -p "$clone/src" "$clone/tools" "$clone/cmake" "$box/bin" "$box/home"
-  cp "$checkout/sluice" "$checkout/CMakePresets.json" "$clone"
-  cp "$checkout/tools/lib.sh" "$checkout/tools/corpus" "$clone/tools"
-  cat >"$clone/CMakeLists.txt" <<'END'
-cmake_minimum_required(VERSION 3.25)
-project(stand_in LANGUAGES CXX)
-foreach(name sluice sluice-engine)
-  string(REPLACE - _ target ${name})
-  add_executable(${target} EXCLUDE_FROM_ALL src/main.cpp)
-  target_compile_definitions(${target} PRIVATE TORCH="${SLUICE_ENGINE}:${SLUICE_TORCH_DIR}")
-  set_target_properties(${target} PROPERTIES
-    OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
-endforeach()
-END
-  cat >"$clone/src/main.cpp" <<'END'
-#include <unistd.h>
-#include <cstdio>
-#include <cstdlib>
-#include <string_view>
-#if __has_include("extra.h")
-#include "extra.h"
-#else
-#define GREETING "here:"
-#endif
-int main(int argc, char** argv) {
-  const std::string_view verb = argc > 1 ? argv[1] : "";
-  if (verb == "status") return std::atoi(argv[2]);
-  if (verb == "cat") {
-    for (int c; (c = std::getchar()) != EOF;) std::putchar(c);
-    return 0;
-  }
-  if (verb == "train") return std::puts(TORCH) < 0;
-  char folder[4096];
-  std::printf(GREETING "%s", getcwd(folder, sizeof folder));
-  for (int i = 1; i < argc; ++i) std::printf("|%s", argv[i]);
-  std::printf("\n");
-}
-END
-  # $box/missing holds the packages that are not installed.
-  : >"$box/missing"
-  : >"$box/calls"
-  stand_in dpkg-query "grep -qxF -- \"\${@: -1}\" '$box/missing' && exit 1; echo -n installed"
-  stand_in dpkg "echo \"dpkg \$*\" >>'$box/calls'"
-  stand_in apt-get "cat >/dev/null; echo \"apt-get \$*\" >>'$box/calls'; [[ \$* != *install* ]] || : >'$box/missing'"
-  stand_in sudo "echo sudo >>'$box/calls'; [[ \$1 != -* ]] || exit 0; exec \"\$@\""
-  # python3 -c looks for an installed torch: $box/installed names its folder; pip makes one.
-  stand_in python3 "echo \"python3 \$*\" >>'$box/calls'
-case \$* in
-  -c*) cat '$box/installed' ;;
-  *pip*install*) while [[ \$1 != --target ]]; do shift; done; sleep 0.5; make_torch \"\$2\" ;;
-esac"
-  # shellcheck disable=SC2016
-  stand_in make_torch 'mkdir -p "$1/torch/include/ATen" "$1/torch/lib"
-touch "$1/torch/include/ATen/ATen.h" "$1/torch/lib/libtorch_cpu.so"'
-  torch=$box/home/.cache/sluice/torch-2.11.0
-  # The compiler waits for as long as $box/hold is there.
-  stand_in c++ "[[ \$* != *-c*main.cpp* ]] || touch '$box/compiling'
-while [[ \$* == *-c*main.cpp* && -e '$box/hold' ]]; do sleep 0.05; done
-exec /usr/bin/c++ \"\$@\""
-  chmod -R a+rwX "$scratch"
-  unset XDG_CACHE_HOME
-  export PATH="$box/bin:$PATH" CXX="$box/bin/c++" HOME="$box/home"
-}
-
-stand_in() {
-  printf '#!/bin/bash\n%s\n' "$2" >"$box/bin/$1"
-  chmod +x "$box/bin/$1"
-}
-
-# run COMMAND...: leaves the exit status in $status, what was printed in $out and $err.
-run() {
-  status=0
-  "$@" >"$box/out" 2>"$box/err" || status=$?
-  out=$(<"$box/out")
-  err=$(<"$box/err")
-}
-
-as_nobody() {
-  if ((EUID == 0)); then setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; else "$@"; fi
-}
-
-wait_for() {
-  local tries
-  for ((tries = 0; tries < 200; tries++)); do
-    [[ ! -e $1 ]] || return 0
-    sleep 0.05
-  done
-  fail "$1 never came"
-}
-
-fail() {
-  printf '    %s\n' "$*"
-  [[ -z ${err:-} ]] || printf "    stderr: %s\n" "$err"
-  exit 1
-}
-expect_status() { [[ $status == "$1" ]] || fail "exit status $status, expected $1"; }
-expect_out() { [[ $out == "$1" ]] || fail "standard output '$out', expected '$1'"; }
-expect_in() { [[ $1 == *"$2"* ]] || fail "'$2' is not in '$1'"; }
-expect_not_in() { [[ $1 != *"$2"* ]] || fail "'$2' is in '$1'"; }
+# shellcheck source=tests/cli/launcher_sandbox.sh disable=SC2154
+source "$(dirname "${BASH_SOURCE[0]}")/launcher_sandbox.sh"
 
 test_first_run_builds_and_shows_its_progress_on_standard_error_only() {
   run "$clone/sluice" one "two three" ""
@@ -291,16 +179,6 @@ test_missing_packages_are_installed_first() {
   expect_in "$calls" " install -y --no-install-recommends cmake libfmt-dev"
 }
 
-# Expects that the package is named with the command to type, and that nothing was called.
-expect_refusal() {
-  expect_status 2
-  expect_out ""
-  expect_in "$err" "missing Debian packages: cmake"
-  expect_in "$err" "$1"
-  expect_in "$err" "apt-get install --no-install-recommends cmake"
-  expect_not_in "$(<"$box/calls")" apt-get
-}
-
 test_no_install_lists_what_is_missing() {
   echo cmake >"$box/missing"
   run "$clone/sluice" --no-install --version
@@ -354,110 +232,6 @@ echo 'E: Unable to locate package cmake'; exit 100"
   expect_status 75
   expect_out ""
   expect_in "$err" "installing failed: Failed to fetch the list: no network; check network"
-}
-
-test_train_fetches_torch_once_for_every_checkout() {
-  run "$clone/sluice" train
-  expect_status 0
-  expect_out "ON:$torch"
-  expect_in "$err" "installing torch 2.11.0 into $torch"
-  expect_in "$(<"$box/calls")" " torch==2.11.0 "
-  [[ $(ls -A "$torch") == torch && ! -e $torch.part ]] || fail "left behind: $(ls -A "$torch"*)"
-  rm -rf "$clone/build"
-  : >"$box/calls"
-  run "$clone/sluice" train
-  expect_out "ON:$torch"
-  expect_not_in "$(<"$box/calls")" pip
-  run "$clone/sluice" train
-  [[ -z $err ]] || fail "a second run must print nothing"
-}
-
-test_installed_torch_is_used() {
-  make_torch "$box/my site"
-  echo "$box/my site" >"$box/installed"
-  run "$clone/sluice" train
-  expect_out "ON:$box/my site"
-  make_torch "$box/other"
-  SLUICE_TORCH_DIR="$box/other" run "$clone/sluice" train
-  expect_out "ON:$box/other"
-  expect_not_in "$(<"$box/calls")" pip
-  SLUICE_TORCH_DIR="$box" run "$clone/sluice" train
-  expect_status 2
-  expect_in "$err" "SLUICE_TORCH_DIR is $box:"
-}
-
-test_torch_that_has_gone_is_fetched_again() {
-  run "$clone/sluice" train
-  rm -r "$torch/torch/lib"
-  run "$clone/sluice" train
-  expect_out "ON:$torch"
-  expect_in "$err" "installing torch"
-}
-
-test_pure_commands_never_touch_torch() {
-  local command
-  for command in --version --help schedule check simulate compare data; do
-    rm -rf "$clone/build"
-    SLUICE_TORCH_DIR=/no/torch run "$clone/sluice" "$command"
-    expect_status 0
-    [[ ! -d $clone/build/engine ]] || fail "$command built the engine"
-  done
-  expect_not_in "$(<"$box/calls")" python3
-  [[ ! -e $torch ]] || fail "torch was fetched"
-}
-
-test_engine_commands_get_the_engine() {
-  local command commands
-  commands=$(grep -oP '^ *\{+"\K[a-z]+(?=", ")' "$checkout/src/cli/engine_absent.cpp")
-  expect_in "$commands" train
-  for command in $commands; do
-    run "$clone/sluice" "$command"
-    expect_status 0
-    [[ ! -d $clone/build/release ]] || fail "$command built the pure program"
-  done
-}
-
-# Expects that torch and the package are named, and that nothing was called.
-expect_refusal_of_torch() {
-  expect_refusal "$1"
-  expect_in "$err" "missing torch 2.11.0: nothing is installed"
-  expect_not_in "$(<"$box/calls")" pip
-}
-
-test_train_that_may_not_install_lists_torch_and_packages() {
-  echo cmake >"$box/missing"
-  run "$clone/sluice" train --no-install
-  expect_refusal_of_torch "--no-install"
-  run env OMPI_COMM_WORLD_RANK=0 "$clone/sluice" train
-  expect_refusal_of_torch "launcher"
-  : >"$box/missing"
-  run "$clone/sluice" --no-install train
-  expect_status 2
-  expect_in "$err" "missing torch 2.11.0: nothing is installed with --no-install"
-  expect_not_in "$err" "Debian"
-}
-
-test_failed_fetch_of_torch_is_temporary_and_leaves_nothing() {
-  stand_in python3 "[[ \$* != *install* ]] || { make_torch '$torch.part'; echo 'ERROR: no network'; exit 1; }"
-  run "$clone/sluice" train
-  expect_status 75
-  expect_out ""
-  expect_in "$err" "installing torch failed: no network; check network"
-  [[ -z $(ls "${torch%/*}") ]] || fail "left behind: $(ls "${torch%/*}")"
-}
-
-test_several_checkouts_at_once_fetch_torch_once() {
-  local i pids=()
-  cp -r "$clone" "$box/second"
-  for i in "$clone" "$box/second"; do
-    "$i/sluice" train >"$i/out" 2>"$i/err" &
-    pids+=($!)
-  done
-  for i in "${pids[@]}"; do wait "$i" || fail "exit status $?"; done
-  for i in "$clone" "$box/second"; do
-    [[ $(<"$i/out") == "ON:$torch" ]] || fail "printed '$(<"$i/out")'"
-  done
-  [[ $(grep -c 'pip install' "$box/calls") == 1 ]] || fail "calls: $(<"$box/calls")"
 }
 
 # A configuration that trains on a text which is not there, and a stand-in for the program bible.
@@ -519,23 +293,4 @@ test_half_a_corpus_is_not_kept() {
   [[ -z $(ls "some where") ]] || fail "left behind: $(ls "some where")"
 }
 
-num_passed=0
-num_failed=0
-for name in $(compgen -A function test_ | grep -E "${1:-}"); do
-  (
-    set -e
-    make_sandbox
-    "$name"
-  )
-  # Not `if (...)`: there bash ignores set -e.
-  # shellcheck disable=SC2181
-  if (($? == 0)); then
-    echo "ok      ${name#test_}"
-    num_passed=$((num_passed + 1))
-  else
-    echo "FAILED  ${name#test_}"
-    num_failed=$((num_failed + 1))
-  fi
-done
-echo "launcher: $num_passed passed, $num_failed failed"
-((num_failed == 0 && num_passed > 0))
+run_tests "$@"

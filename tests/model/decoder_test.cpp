@@ -78,6 +78,14 @@ TEST_P(DecoderFamilies, GivesTheLossOfTraining) {
   EXPECT_NEAR(loss, stage.loss(), 1e-5 * loss);
 }
 
+TEST_P(DecoderFamilies, HoldsNoGradients) {
+  Decoder decoder(shape_, at::kFloat);
+  for (const Parameter* parameter : decoder.parameters()) {
+    EXPECT_EQ(parameter->gradient.sizes(), parameter->value.sizes()) << parameter->name;
+    EXPECT_EQ(parameter->gradient.storage().nbytes(), sizeof(float)) << parameter->name;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Model, DecoderFamilies,
                          testing::Values(ModelFamily::gpt2, ModelFamily::llama),
                          [](const auto& family) {

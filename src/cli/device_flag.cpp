@@ -1,0 +1,31 @@
+#include "cli/device_flag.h"
+
+#include "base/error.h"
+#include "runtime/rank_device.h"
+
+namespace sluice::cli {
+
+void DeviceFlag::add(CLI::App& app) {
+  app.add_option("--device", name, "where the model computes: cpu (default) or cuda")
+      ->type_name("DEVICE");
+}
+
+void DeviceFlag::run(const std::function<void(at::Device)>& work) const {
+  if (name == "cpu") return work(at::kCPU);
+  if (name != "cuda") throw user_error("--device is '{}': needs cpu or cuda", name);
+  require_gpu("--device", "--device cpu");
+  const at::Device device(at::kCUDA, 0);
+  try {
+    work(device);
+  } catch (const c10::OutOfMemoryError&) {
+    const cuda::MemoryUse use = cuda::memory_use(device.index());
+    constexpr double kGibibyte = 1 << 30;
+    throw UserError(fmt::format("the GPU is full: the model and what it computes hold {:.1f} GiB "
+                                "of {:.1f}; use --device cpu",
+                                static_cast<double>(use.allocated) / kGibibyte,
+                                static_cast<double>(use.total) / kGibibyte),
+                    ExitCode::temporary);
+  }
+}
+
+}  // namespace sluice::cli
