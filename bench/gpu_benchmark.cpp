@@ -44,6 +44,7 @@ struct Options {
   std::string schedule;
   int partitions = 0, sms = 0, microbatches = 1;
   bool packed = false;  // documents of random lengths, kept apart
+  std::int64_t long_document = kLongDocument;
   ModelShape shape;
 
   std::int64_t length() const { return std::stoll(length_by_batch); }
@@ -110,6 +111,7 @@ TrainerOptions trainer_options(const Options& options, const Schedule& schedule)
   out.learning_rate = 1e-4;
   out.num_steps = 1000000;
   out.max_norm = 1;
+  out.long_document = options.long_document;
   return out;
 }
 
@@ -207,6 +209,7 @@ void run_rank(const Options& options, const Schedule& schedule, const Dataset& d
   };
   Trainer trainer(trainer_of, schedule, data, world);
   progress("weights are drawn");
+  if (trainer.plans().count > 0) progress(trainer.plans().line().c_str());
   std::int64_t number = 0;
   double makespan = 0, issue = 0;
   const auto steps_for = [&](double seconds, int least) {
@@ -279,6 +282,7 @@ void report(const Options& options) {
       model_flops(options) / result.seconds / kPeakFlops,
       static_cast<double>(result.memory_peak) / (1 << 30), result.clock_and_power[0],
       result.clock_and_power[1], result.issue * 1e3);
+  if (options.packed) line += fmt::format(R"(, "long_document": {})", options.long_document);
   if (options.partitions > 0) {
     const Simulation predicted = simulate(schedule, *result.costs);
     line += fmt::format(
@@ -315,6 +319,8 @@ int main(int argc, char** argv) {
   app.add_option("--seconds", options.seconds, "seconds of measured steps");
   app.add_option("--steps", options.steps, "so many measured steps instead");
   app.add_flag("--packed", options.packed, "documents of 64 to 32768 tokens, kept apart");
+  app.add_option("--long-document", options.long_document,
+                 "packed documents of so many tokens go to cuDNN one by one; 0: none");
   app.add_option("--schedule", options.schedule);
   app.add_option("--partitions", options.partitions);
   app.add_option("--sms", options.sms, "multiprocessors of each partition");

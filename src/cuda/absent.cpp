@@ -1,6 +1,5 @@
-// Stands in for the rest of this folder in a build without CUDA.
+// Stands in for all of this folder that needs CUDA, in a build without it.
 #include "base/error.h"
-#include "cuda/attention.h"
 #include "cuda/device.h"
 #include "cuda/functions.h"
 
@@ -41,13 +40,6 @@ void synchronize() { absent(); }
 void use_on_this_stream(const at::Tensor&) { absent(); }
 MemoryUse memory_use(int) { absent(); }
 void reset_peak(int) { absent(); }
-
-AttentionResult attention(const AttentionCall&) { absent(); }
-std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor&,
-                                                                  const AttentionCall&,
-                                                                  const AttentionResult&) {
-  absent();
-}
 
 void draw_normal(at::Tensor&, const NormalPart&, std::uint64_t, double) { absent(); }
 NormResult norm(const at::Tensor&, const at::Tensor&, const at::Tensor&, double) { absent(); }

@@ -1,5 +1,6 @@
 #include "cuda/attention.h"
 
+#include <cmath>
 #include <limits>
 
 #include "base/error.h"
@@ -10,12 +11,9 @@ namespace {
 constexpr std::int64_t kHeadStep = 8;        // head sizes that the kernels take are multiples of it
 constexpr std::int64_t kStatisticStep = 32;  // memory-efficient attention's rows of statistics
 
-bool is_half(const at::Tensor& x) {
-  return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
+bool takes_cudnn(const AttentionCall& call) {
+  return cuda::takes_cudnn(call.q.scalar_type(), call.q.size(3));
 }
-
-// cuDNN on fp32 gives no error and wrong numbers: only half precision may reach it.
-bool takes_cudnn(const AttentionCall& call) { return is_half(call.q) && call.q.size(3) <= 128; }
 
 at::Tensor padded(const at::Tensor& x, std::int64_t size) {
   return x.size(3) == size ? x : at::constant_pad_nd(x, {0, size - x.size(3)}, 0);

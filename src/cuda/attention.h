@@ -1,6 +1,6 @@
 // Attention on a GPU, of whole calls: the parts that slices and documents make of it are put
 // together in model/attention.cpp. Half precision goes to cuDNN, fp32 to memory-efficient
-// attention.
+// attention. Of ATen alone, so that a build without CUDA has it, too.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -8,6 +8,12 @@
 #include <tuple>
 
 namespace sluice::cuda {
+
+// Whether cuDNN is called for heads of this type and size. On fp32 it would give no error and wrong
+// numbers.
+inline bool takes_cudnn(at::ScalarType type, std::int64_t head_dim) {
+  return (type == at::kBFloat16 || type == at::kHalf) && head_dim <= 128;
+}
 
 struct AttentionCall {
   at::Tensor q;         // (B, heads, n, head_dim), of any strides but the last

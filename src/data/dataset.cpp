@@ -46,6 +46,15 @@ Dataset::Dataset(std::shared_ptr<const TokenSource> source, const DatasetOptions
   }
 }
 
+std::int64_t Dataset::longest_document() const {
+  if (!options_.packed) return 0;
+  const std::vector<std::int64_t>& starts = source_->document_starts();
+  std::int64_t longest = 0;
+  for (std::size_t n = 0; n + 1 < starts.size(); ++n)
+    longest = std::max(longest, starts[n + 1] - starts[n]);
+  return std::min(longest, options_.sequence_length);
+}
+
 Sample Dataset::sample(std::int64_t index) const {
   SLUICE_CHECK(index >= 0, "sample {}", index);
   const std::int64_t epoch = epoch_of(index), length = options_.sequence_length;

@@ -42,6 +42,8 @@ class Dataset {
 
   std::int64_t num_samples() const { return num_samples_; }  // per epoch, at least 1
   std::int64_t num_tokens() const { return end_ - begin_; }  // of the split
+  // Tokens of the longest document in a sample, or more; 0 where documents run on.
+  std::int64_t longest_document() const;
   std::int64_t epoch_of(std::int64_t index) const { return index / num_samples_; }
 
   // The sample at `index` of the whole run. REQUIRES: index >= 0. May block on the disk. Throws

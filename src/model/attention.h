@@ -13,14 +13,7 @@
 
 namespace sluice {
 
-// The documents of a slice as a GPU's kernels want them: those of all sequences one behind the
-// other.
-struct PackedDocuments {
-  at::Tensor cumulative_queries, cumulative_keys;  // 32-bit, one more than documents
-  std::int64_t max_queries = 0, max_keys = 0;
-  std::vector<std::int64_t> first_keys;  // of each sequence: where the first document seen starts
-  std::size_t first_key_slice = 0;       // the slice itself where it needs no keys of earlier ones
-};
+struct PackedDocuments;  // attention_packed.h
 
 // The documents of each sequence of a microbatch: where they start, ascending, first 0.
 struct Documents {
@@ -31,9 +24,6 @@ struct Documents {
 
 // A slice's position ranges: slice c holds [begin[c], begin[c + 1]).
 using SliceBounds = std::vector<std::int64_t>;
-
-PackedDocuments packed_documents(const Documents& documents, const SliceBounds& bounds,
-                                 std::size_t slice, at::Device device);
 
 struct AttentionInput {
   at::Tensor q;                    // (B, heads, n, head_dim) of this slice

@@ -25,6 +25,8 @@ void Stage::begin_step(SliceBounds bounds, double loss_scale) {
   if (bounds != bounds_) {
     rotations_.assign(bounds.size() - 1, {});
     positions_.assign(bounds.size() - 1, {});
+    long_lengths_ = long_lengths(options_.shape, options_.tensor.size(), options_.kind.dtype,
+                                 bounds, options_.long_document);
   }
   bounds_ = std::move(bounds);
   loss_scale_ = loss_scale;
@@ -64,8 +66,8 @@ SliceContext Stage::context_of(const Microbatch& data, std::size_t slice) {
   } else {
     make(context.positions, context.rotation);
     if (options_.kind.on_gpu() && options_.kind.dtype != at::kFloat)
-      context.documents.packed = std::make_shared<PackedDocuments>(
-          packed_documents(data.documents, bounds_, slice, options_.kind.device));
+      context.documents.packed = std::make_shared<PackedDocuments>(packed_documents(
+          packed_calls(data.documents, bounds_, slice, long_lengths_), options_.kind.device));
   }
   return context;
 }

@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "model/attention_packed.h"
 #include "model/ends.h"
 #include "model/layer.h"
 
@@ -34,7 +35,8 @@ struct StageOptions {
   TensorKind kind = {};
   LayerFactory make_layer = make_block;
   TensorParallel tensor = {};
-  bool head_in_forward = false;  // the head adds to its weights' gradients in F
+  bool head_in_forward = false;                // the head adds to its weights' gradients in F
+  std::int64_t long_document = kLongDocument;  // on a GPU; 0: none is long
 };
 
 class Stage {
@@ -90,6 +92,7 @@ class Stage {
   std::vector<std::unique_ptr<Layer>> layers_;
   std::optional<Head> head_;
   SliceBounds bounds_;
+  std::vector<std::int64_t> long_lengths_;  // of calls for long documents
   // Per slice, of sequences of one document; made when needed.
   std::vector<Rotation> rotations_;
   std::vector<at::Tensor> positions_;

@@ -68,6 +68,7 @@ std::map<int, std::unique_ptr<Stage>> make_stages(const TrainerOptions& options,
     own.make_layer = options.make_layer;
     own.tensor = tensor;
     own.head_in_forward = head_in_forward(options);
+    own.long_document = options.long_document;
     stages[stage] = std::make_unique<Stage>(own);
   }
   return stages;
@@ -122,6 +123,7 @@ Trainer::Trainer(const TrainerOptions& options, const Schedule& lowered, const D
   optimizer_ = std::make_unique<Optimizer>(options.optimizer, all_weights_);
   forward_prefix_ =
       closed_forward_prefixes(lowered)[static_cast<std::size_t>(mesh_.place().pipeline)];
+  plans_ = make_attention_plans(options, bounds_, data, tensor_.size());
 }
 
 std::vector<Parameter*> Trainer::parameters() {

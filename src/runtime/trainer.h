@@ -19,6 +19,7 @@
 #include "optim/data_parallel.h"
 #include "optim/gradient_norm.h"
 #include "optim/optimizer.h"
+#include "runtime/attention_plans.h"
 #include "runtime/batches.h"
 #include "runtime/executor.h"
 #include "schedule/schedule.h"
@@ -46,6 +47,8 @@ struct TrainerOptions {
   bool scatter_gather = true;
   std::int64_t gradient_bucket_bytes = 25 << 20;
   bool deferred_validation = false;
+  // Packed documents of so many tokens are computed one by one on a GPU; 0: none is.
+  std::int64_t long_document = kLongDocument;
 };
 
 struct StepResult {
@@ -111,6 +114,7 @@ class Trainer {
   // Whether this rank holds the stage and the name (of a weight, or of a state of it) is of it.
   bool holds(int stage, const std::string& name);
   const Mesh& mesh() const { return mesh_; }
+  const AttentionPlans& plans() const { return plans_; }  // this rank's
   // What this rank has handed to others so far.
   const Traffic& traffic() const { return traffic_; }
 
@@ -156,6 +160,7 @@ class Trainer {
   Schedule forwards_;
   std::unique_ptr<Executor> evaluator_;
   std::unique_ptr<Optimizer> optimizer_;
+  AttentionPlans plans_;
   std::size_t forward_prefix_ = 0;  // ops that can be run before the step before is settled
   TotalsChain totals_;
   std::optional<Open> open_;

@@ -148,6 +148,7 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
   const Config& config = run.config;
   const bool leads = world.rank() == 0;
   Trainer trainer(run.options, run.lowered, run.training, world);
+  if (leads && trainer.plans().count > 0) run.on_note(trainer.plans().line());
   RunEnd end;
   end.last_step = load_checkpoint(config, world, trainer, run.on_note);
   Saver saver(config, run.lowered, world, trainer, end.last_step);

@@ -62,6 +62,7 @@ struct Way {
   RecomputeLevel level = RecomputeLevel::none;
   bool fused = false;
   TensorKind kind = {};
+  std::int64_t long_document = kLongDocument;
 };
 
 TensorKind on_gpu(at::ScalarType dtype) {
@@ -89,6 +90,7 @@ Outcome run_step(const ModelShape& shape, std::vector<Microbatch> batches, doubl
     options.level = way.level;
     options.kind = way.kind;
     options.head_in_forward = way.kind.on_gpu() && way.fused;
+    options.long_document = way.long_document;
     stages.push_back(std::make_unique<Stage>(options));
     stages.back()->begin_step(way.bounds, scale);
     for (Parameter* parameter : stages.back()->parameters())
@@ -246,6 +248,36 @@ TEST_F(OnGpu, GradientsInBf16AreAsCloseAsEagers) {
           EXPECT_NEAR(gpu.loss, cpu.loss, 1e-3 * cpu.loss) << where;
         }
     }
+}
+
+// Packed as above, but documents of a fifth of a sequence are long.
+TEST_F(OnGpu, GradientsOfLongDocumentsEqualTheCpu) {
+  for (const Model& model : models()) {
+    const std::vector<Microbatch> batches = {
+        random_microbatch(model.shape, 3, model.length, 3, true)};
+    const double scale = 1.0 / static_cast<double>(3 * model.length);
+    const auto weights = rounded_weights(model.shape, at::kBFloat16);
+    const Outcome cpu = run_step(model.shape, batches, scale, {{0, model.length}}, weights);
+    for (const SliceBounds& bounds : cuts(model))
+      for (const RecomputeLevel level :
+           {RecomputeLevel::none, RecomputeLevel::all_but_attention, RecomputeLevel::full}) {
+        const Outcome gpu = run_step(model.shape, batches, scale,
+                                     {.bounds = bounds,
+                                      .level = level,
+                                      .fused = level != RecomputeLevel::none,
+                                      .kind = on_gpu(at::kBFloat16),
+                                      .long_document = model.length / 5},
+                                     weights);
+        const Errors error = errors(gpu.gradients, cpu.gradients);
+        const std::string where = fmt::format("{}, {} slices, level {}", model.name,
+                                              bounds.size() - 1, static_cast<int>(level));
+        fmt::print("{:45s} all {:.2e} worst {:.2e} ({})\n", where, error.all, error.worst,
+                   error.worst_name);
+        EXPECT_LE(error.all, 1.5e-2) << where;
+        EXPECT_LE(error.worst, 3e-2) << where << ": " << error.worst_name;
+        EXPECT_NEAR(gpu.loss, cpu.loss, 1e-3 * cpu.loss) << where;
+      }
+  }
 }
 
 TEST_F(OnGpu, RecomputationChangesLittle) {

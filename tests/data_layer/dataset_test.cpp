@@ -55,6 +55,8 @@ TEST(Dataset, PackedDocumentsKeepApart) {
   options.packed = true;
   const Dataset data(counting(13, {0, 3, 3, 4, 9, 13}), options);
   ASSERT_EQ(data.num_samples(), 3);
+  EXPECT_EQ(data.longest_document(), 4);  // that of 5 tokens is cut
+  EXPECT_EQ(Dataset(counting(13, {0, 3, 13}), ordered(4)).longest_document(), 0);
   EXPECT_EQ(data.sample(0), (Sample{{0, 1, 2, 3}, {1, 2, -1, -1}, {0, 3}}));
   EXPECT_EQ(data.sample(1), (Sample{{4, 5, 6, 7}, {5, 6, 7, 8}, {0}}));
   EXPECT_EQ(data.sample(2), (Sample{{8, 9, 10, 11}, {-1, 10, 11, 12}, {0, 1}}));
