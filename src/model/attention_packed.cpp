@@ -224,11 +224,13 @@ PackedCalls packed_calls(const Documents& documents, const SliceBounds& bounds, 
         calls.earlier_keys = true;
       }
       add_entry(to - from, to - first);
-      // From two on: one query each is taken for a batch of so many sequences.
-      calls.max_queries = std::max({calls.max_queries, to - from, std::int64_t{2}});
+      calls.max_queries = std::max(calls.max_queries, to - from);
       calls.max_keys = std::max(calls.max_keys, to - first);
     }
   }
+  // One query each would be taken for a batch of so many sequences, which it is only without
+  // others.
+  if (calls.max_queries == 1 && !calls.long_documents.empty()) calls.max_queries = 2;
   return calls;
 }
 

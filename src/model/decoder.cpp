@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "model/attention_packed.h"
 
 namespace sluice {
 namespace {
@@ -67,8 +68,8 @@ SliceContext Decoder::context_of(std::int64_t count) const {
     // As packed documents, whose kernel takes any length at once. The other one makes a plan for
     // each that it has not seen, and here every token brings one.
     context.documents.starts = {{0}};
-    context.documents.packed = std::make_shared<PackedDocuments>(
-        packed_documents(context.documents, context.bounds, context.slice, kind_.device));
+    context.documents.packed = std::make_shared<PackedDocuments>(packed_documents(
+        packed_calls(context.documents, context.bounds, context.slice, {}), kind_.device));
   }
   return context;
 }
