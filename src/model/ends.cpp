@@ -22,12 +22,15 @@ at::Tensor logits_gradient(const at::Tensor& logits, const at::Tensor& lse,
 
 // gradient[rows[n]] += d_rows[n], which are fp32. What several of them add to one row is added up
 // first, so that a microbatch adds one number to each element, as it does everywhere: whoever adds
-// up microbatches, the result has the same bits.
-void add_rows(at::Tensor& gradient, const at::Tensor& rows, const at::Tensor& d_rows) {
-  if (gradient.is_cuda() && gradient.scalar_type() == at::kFloat)
+// up microbatches, the result has the same bits. So it is on a GPU only where it is `shared`: by
+// tensor ranks, which each compute it and have to stay equal.
+void add_rows(at::Tensor& gradient, const at::Tensor& rows, const at::Tensor& d_rows,
+              bool shared = false) {
+  if (gradient.is_cuda() && gradient.scalar_type() == at::kFloat && !shared)
     return cuda::add_rows(gradient, rows, d_rows);
   if (gradient.is_cuda()) {  // narrow: what one row is given is added up before it is rounded
-    gradient.add_(at::embedding_dense_backward(d_rows, rows, gradient.size(0), -1, false));
+    gradient.add_(at::embedding_dense_backward(d_rows.to(gradient.scalar_type()), rows,
+                                               gradient.size(0), -1, false));
     return;
   }
   const auto [distinct, places, counts] = at::_unique2(rows, true, true);
@@ -128,7 +131,7 @@ void Embedding::weight_grad(Stash& stash, const SliceContext& context) {
   if (d_positions_.defined()) {
     const RowRange own = tensor_.own_tokens(tokens);
     add_rows(d_positions_, context.positions.reshape({-1}).slice(0, own.begin, own.end),
-             dy.slice(0, own.begin, own.end));
+             dy.slice(0, own.begin, own.end), tensor_.size() > 1);
   }
   if (shape_.encoder()) norm_weight_grad(stash.norm, norm_);
   stash = Stash();

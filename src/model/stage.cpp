@@ -36,6 +36,7 @@ void Stage::begin_step(SliceBounds bounds, double loss_scale) {
 void Stage::drop_microbatches() {
   states_.clear();
   stash_bytes_ = 0;
+  working_.reset();
 }
 
 SliceContext Stage::context_of(const Microbatch& data, std::size_t slice) {
@@ -82,6 +83,20 @@ std::int64_t Stage::bytes_of(const State& state, std::size_t slice) const {
   return bytes;
 }
 
+std::int64_t Stage::stash_bytes() const {
+  if (!working_) return stash_bytes_;
+  return stash_bytes_ + bytes_of(*working_->state, working_->slice) - working_->before;
+}
+
+void Stage::begin_op(const State& state, std::size_t slice) {
+  working_ = Working{&state, slice, bytes_of(state, slice)};
+}
+
+void Stage::end_op() {
+  stash_bytes_ = stash_bytes();
+  working_.reset();
+}
+
 Stage::State& Stage::open(int microbatch) {
   State& state = states_[microbatch];
   if (!state.contexts.empty()) return state;
@@ -101,7 +116,7 @@ at::Tensor Stage::forward(int microbatch, int slice, const Microbatch& data,
   State& state = open(microbatch);
   state.contexts[c] = context_of(data, c);
   const SliceContext& context = state.contexts[c];
-  const std::int64_t before = bytes_of(state, c);
+  begin_op(state, c);
   at::Tensor x = input;
   if (embedding_)
     x = embedding_->forward(data.tokens.slice(1, bounds_[c], bounds_[c + 1]), state.embedding[c],
@@ -113,7 +128,7 @@ at::Tensor Stage::forward(int microbatch, int slice, const Microbatch& data,
                    &state.head[c], context, loss_);
     x = at::Tensor();
   }
-  stash_bytes_ += bytes_of(state, c) - before;
+  end_op();
   return x;
 }
 
@@ -121,7 +136,7 @@ at::Tensor Stage::input_grad(int microbatch, int slice, const at::Tensor& d_outp
   const auto c = static_cast<std::size_t>(slice);
   State& state = states_.at(microbatch);
   const SliceContext& context = state.contexts[c];
-  const std::int64_t before = bytes_of(state, c);
+  begin_op(state, c);
   at::Tensor dx = head_ ? head_->input_grad(state.head[c]) : d_output;
   for (std::size_t n = layers_.size(); n-- > 0;)
     dx = layers_[n]->input_grad(dx, *state.layers[n], context);
@@ -129,7 +144,7 @@ at::Tensor Stage::input_grad(int microbatch, int slice, const at::Tensor& d_outp
     embedding_->input_grad(dx, state.embedding[c], context);
     dx = at::Tensor();
   }
-  stash_bytes_ += bytes_of(state, c) - before;
+  end_op();
   return dx;
 }
 
@@ -137,12 +152,12 @@ void Stage::weight_grad(int microbatch, int slice) {
   const auto c = static_cast<std::size_t>(slice);
   State& state = states_.at(microbatch);
   const SliceContext& context = state.contexts[c];
-  const std::int64_t before = bytes_of(state, c);
+  begin_op(state, c);
   if (head_) head_->weight_grad(state.head[c]);
   for (std::size_t n = layers_.size(); n-- > 0;)
     layers_[n]->weight_grad(*state.layers[n], context);
   if (embedding_) embedding_->weight_grad(state.embedding[c], context);
-  stash_bytes_ += bytes_of(state, c) - before;
+  end_op();
   if (--state.slices_left == 0) states_.erase(microbatch);
 }
 
@@ -150,7 +165,7 @@ at::Tensor Stage::backward(int microbatch, int slice, const at::Tensor& d_output
   const auto c = static_cast<std::size_t>(slice);
   State& state = states_.at(microbatch);
   const SliceContext& context = state.contexts[c];
-  const std::int64_t before = bytes_of(state, c);
+  begin_op(state, c);
   at::Tensor dx = d_output;
   if (head_) {
     dx = head_->input_grad(state.head[c]);
@@ -163,7 +178,7 @@ at::Tensor Stage::backward(int microbatch, int slice, const at::Tensor& d_output
     embedding_->weight_grad(state.embedding[c], context);
     dx = at::Tensor();
   }
-  stash_bytes_ += bytes_of(state, c) - before;
+  end_op();
   if (--state.slices_left == 0) states_.erase(microbatch);
   return dx;
 }

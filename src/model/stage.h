@@ -68,7 +68,7 @@ class Stage {
   // Waits for the GPU, where there is one.
   double loss() const { return loss_.value(); }
   // Bytes in stashes now: element size times number, each storage once.
-  std::int64_t stash_bytes() const { return stash_bytes_; }
+  std::int64_t stash_bytes() const;
 
   // In canonical order: embedding, layers ascending, head.
   std::vector<Parameter*> parameters();
@@ -83,9 +83,17 @@ class Stage {
     int slices_left = 0;
   };
 
+  struct Working {
+    const State* state;
+    std::size_t slice;
+    std::int64_t before;
+  };
+
   State& open(int microbatch);
   SliceContext context_of(const Microbatch& data, std::size_t slice);
   std::int64_t bytes_of(const State& state, std::size_t slice) const;
+  void begin_op(const State& state, std::size_t slice);
+  void end_op();
 
   StageOptions options_;
   std::optional<Embedding> embedding_;
@@ -98,8 +106,9 @@ class Stage {
   std::vector<at::Tensor> positions_;
   double loss_scale_ = 1;
   LossSum loss_;
-  std::int64_t stash_bytes_ = 0;
-  std::map<int, State> states_;  // by microbatch
+  std::int64_t stash_bytes_ = 0;    // after the last op that ended
+  std::optional<Working> working_;  // an op that has not ended, or has failed
+  std::map<int, State> states_;     // by microbatch
 };
 
 }  // namespace sluice

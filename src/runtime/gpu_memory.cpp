@@ -15,14 +15,23 @@ std::int64_t rest_of(const GpuMemory& memory, std::int64_t all) {
   return all - memory.weights - memory.gradients - memory.optimizer - memory.stash;
 }
 
+bool has_narrow_states(const TrainerOptions& options) {
+  return options.kind.gradient_dtype != at::kFloat;
+}
+
+std::string remedy_for_states(const TrainerOptions& options) {
+  return has_narrow_states(options)
+             ? "use more ranks or a smaller model"
+             : "set training.dtype, training.gradient_dtype and optimizer.state_dtype to bfloat16 "
+               "and optimizer.master_weights to false, or use more ranks";
+}
+
 std::string remedy(const TrainerOptions& options, const GpuMemory& memory) {
   constexpr const char* kLevels[] = {"none", "elementwise", "mlp", "all-but-attention", "full"};
   const auto level = static_cast<std::size_t>(options.level);
   const std::int64_t states = memory.gradients + memory.optimizer;
-  const bool narrow = options.kind.gradient_dtype != at::kFloat;
-  if (states > memory.stash + memory.rest && !narrow)
-    return "set training.dtype, training.gradient_dtype and optimizer.state_dtype to bfloat16 and "
-           "optimizer.master_weights to false, or use more ranks";
+  if (states > memory.stash + memory.rest && !has_narrow_states(options))
+    return remedy_for_states(options);
   if (options.level != RecomputeLevel::full)
     return fmt::format("set recompute.level to {} (it is {})", kLevels[level + 1], kLevels[level]);
   return "use shorter sequences or smaller microbatches (parallelism.num_microbatches), or cut "
@@ -61,9 +70,21 @@ UserError out_of_memory(const TrainerOptions& options, const Schedule& schedule,
   GpuMemory memory = fixed_memory(options, schedule, world);
   memory.stash = stash;
   memory.rest = rest_of(memory, use.allocated);
-  return UserError(fmt::format("the GPU's {:.1f} GiB are full. Held: {}; {}", gibibytes(use.total),
-                               memory_line(memory, use.allocated), remedy(options, memory)),
-                   ExitCode::temporary);
+  const double total = gibibytes(use.total);
+  const std::int64_t fixed = memory.weights + memory.gradients + memory.optimizer;
+  if (fixed > use.allocated)  // they were still being made, or are gone again
+    return UserError(
+        fmt::format("the GPU's {:.1f} GiB are full. Weights take {:.2f} GiB, gradients {:.2f} and "
+                    "the optimizer {:.2f}, {:.2f} before the first op; {}",
+                    total, gibibytes(memory.weights), gibibytes(memory.gradients),
+                    gibibytes(memory.optimizer), gibibytes(fixed), remedy_for_states(options)),
+        ExitCode::temporary);
+  const bool shared = schedule.num_devices() > 1 && !world.moves_device_memory();
+  return UserError(
+      fmt::format("the GPU's {:.1f} GiB are full. Held: {}{}; {}", total,
+                  memory_line(memory, use.allocated),
+                  shared ? " (with the stash of other ranks)" : "", remedy(options, memory)),
+      ExitCode::temporary);
 }
 
 }  // namespace sluice

@@ -183,15 +183,22 @@ TEST_F(CudaCommands, HalfPrecisionStaysNearTheCpus) {
 
 TEST_F(CudaCommands, AFullGpuIsToldInOneLine) {
   good("train run.toml --training.steps=1");
-  const Ran ran = test::run_shell(
-      fmt::format("PYTORCH_ALLOC_CONF=per_process_memory_fraction:0.000001 '{}' generate "
-                  "checkpoints --prompt a --device cuda",
-                  SLUICE_ENGINE_BINARY),
-      folder_.path());
-  EXPECT_EQ(ran.code, 75) << ran.err;
-  EXPECT_NE(ran.err.find("the GPU is full"), std::string::npos) << ran.err;
-  EXPECT_NE(ran.err.find("use --device cpu"), std::string::npos) << ran.err;
-  EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
+  const auto expect_full = [&](const std::string& command, const std::string& full,
+                               const std::string& remedy) {
+    const Ran ran = test::run_shell(
+        fmt::format("PYTORCH_ALLOC_CONF=per_process_memory_fraction:0.000001 '{}' {}",
+                    SLUICE_ENGINE_BINARY, command),
+        folder_.path());
+    EXPECT_EQ(ran.code, 75) << ran.err;
+    EXPECT_NE(ran.err.find(full), std::string::npos) << ran.err;
+    EXPECT_NE(ran.err.find(remedy), std::string::npos) << ran.err;
+    return ran.err;
+  };
+  const std::string said = expect_full("generate checkpoints --prompt a --device cuda",
+                                       "the GPU is full", "use --device cpu");
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+  expect_full("train run.toml --cluster.device=cuda", "Weights take 0.00 GiB",
+              "optimizer.state_dtype");
 }
 
 }  // namespace

@@ -64,32 +64,46 @@ TEST_F(CudaTraining, DeferredValidationAndNarrowStatesGoOn) {
   EXPECT_NEAR(small.losses.back(), plain.losses.back(), 0.02 * plain.losses.back());
 }
 
-TEST_F(CudaTraining, AFullGpuIsToldByClass) {
-  test::TrainOptions options{.microbatches = 1, .global_batch_size = 256, .gpu = true};
-  ModelShape shape = test::shape_of(ModelFamily::llama, false);
-  shape.dim = 512;
-  struct Limit {  // to what is held already and half a gibibyte
-    Limit() {
+// What a run says that may have so many bytes more than are held already.
+std::string said_with(std::int64_t bytes, const ModelShape& shape,
+                      const test::TrainOptions& options) {
+  struct Limit {
+    explicit Limit(std::int64_t more) {
       c10::cuda::CUDACachingAllocator::emptyCache();
       const cuda::MemoryUse use = cuda::memory_use(0);
       c10::cuda::CUDACachingAllocator::setMemoryFraction(
-          static_cast<double>(use.reserved + (1 << 29)) / static_cast<double>(use.total), 0);
+          static_cast<double>(use.reserved + more) / static_cast<double>(use.total), 0);
     }
     ~Limit() { c10::cuda::CUDACachingAllocator::setMemoryFraction(1.0, 0); }
   };
-  const Limit limit;
-  std::string said;
-  ExitCode code = ExitCode::ok;
+  const Limit limit(bytes);
   try {
     test::train({"1f1b"}, shape, options);
   } catch (const UserError& error) {
-    said = error.what();
-    code = error.code();
+    EXPECT_EQ(error.code(), ExitCode::temporary);
+    return error.what();
   }
-  EXPECT_EQ(code, ExitCode::temporary) << said;
+  return "";
+}
+
+TEST_F(CudaTraining, AFullGpuIsToldByClass) {
+  const test::TrainOptions options{.microbatches = 1, .global_batch_size = 256, .gpu = true};
+  ModelShape shape = test::shape_of(ModelFamily::llama, false);
+  shape.dim = 512;
+  const std::string said = said_with(1 << 29, shape, options);
   for (const char* part : {"full", "weights", "gradients", "optimizer", "stash", "recompute.level"})
     EXPECT_NE(said.find(part), std::string::npos) << said;
   EXPECT_EQ(said.find('\n'), std::string::npos) << said;
+  // Most of it is what the forward that failed had stashed.
+  double stash = 0, rest = 0;
+  const std::size_t at = said.find("stash");
+  ASSERT_NE(at, std::string::npos) << said;
+  ASSERT_EQ(std::sscanf(said.c_str() + at, "stash %lf, buffers, workspace and rounding %lf", &stash,
+                        &rest),
+            2)
+      << said;
+  EXPECT_GT(stash, rest) << said;
+  EXPECT_GE(rest, 0) << said;
 }
 
 }  // namespace
