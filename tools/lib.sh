@@ -183,8 +183,12 @@ holds_torch() { [[ -f $1/torch/include/ATen/ATen.h && -f $1/torch/lib/libtorch_c
 
 # Also what its GPU half needs; that half itself is in the one for the CPU, too.
 holds_cuda() {
-  local cudnn=("$1"/nvidia/cudnn/lib/libcudnn.so.*)
-  holds_torch "$1" && [[ -f $1/torch/lib/libtorch_cuda.so && -f ${cudnn[0]} ]]
+  local part found
+  holds_torch "$1" && [[ -f $1/torch/lib/libtorch_cuda.so ]] || return 1
+  for part in cudnn/lib/libcudnn cu13/lib/libcudart cu13/lib/libcublas; do
+    found=("$1/nvidia/$part".so.*)
+    [[ -f ${found[0]} ]] || return 1
+  done
 }
 
 # Fetches torch into our cache: into a folder beside it first, so that what is there is whole.

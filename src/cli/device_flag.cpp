@@ -20,9 +20,9 @@ void DeviceFlag::run(const std::function<void(at::Device)>& work) const {
   } catch (const c10::OutOfMemoryError&) {
     const cuda::MemoryUse use = cuda::memory_use(device.index());
     constexpr double kGibibyte = 1 << 30;
-    throw UserError(fmt::format("the GPU is full: the model and what it computes hold {:.1f} GiB "
+    throw UserError(fmt::format("the GPU is full: the model and what it computes held {:.1f} GiB "
                                 "of {:.1f}; use --device cpu",
-                                static_cast<double>(use.allocated) / kGibibyte,
+                                static_cast<double>(use.peak) / kGibibyte,
                                 static_cast<double>(use.total) / kGibibyte),
                     ExitCode::temporary);
   }

@@ -98,6 +98,9 @@ class Replay {
     const int from = way == 0 ? op.stage - 1 : op.stage + 1;
     const int to = way == 0 ? op.stage + 1 : op.stage - 1;
     const auto exists = [&](int stage) { return 0 <= stage && stage < schedule_.num_stages(); };
+    // The loss turns the last stage's output into the gradient that its own I takes.
+    const bool turns = to == schedule_.num_stages() && used_at_[1][cell] >= 0;
+    if (from == schedule_.num_stages()) device.held -= bytes(op);
     if (exists(from)) {
       if (schedule_.placement.device_of(op.pipe, from) != schedule_.device_of(op)) {
         Clock& carried = carried_[way][cell];
@@ -108,7 +111,7 @@ class Replay {
       }
       device.held -= bytes(op);
     }
-    if (exists(to)) hold(device, bytes(op));
+    if (exists(to) || turns) hold(device, bytes(op));
     std::erase_if(device.sent, [&](const Sent& sent) {
       const bool used = device.known[sent.to] > sent.used_at;
       if (used) device.held -= sent.bytes;

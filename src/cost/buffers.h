@@ -1,5 +1,6 @@
 // The tensors between stages: received and not yet used, made and not yet used or sent, sent and
-// perhaps not yet taken by the peer.
+// perhaps not yet taken by the peer. The gradient that the head gives the last layer is one of
+// them.
 #pragma once
 
 #include <cstdint>

@@ -77,15 +77,17 @@ OpWorkspace embedding_workspace(const StashQuery& q) {
   const std::int64_t unit = q.tokens * q.shape.dim;
   OpWorkspace bytes;
   if (q.shape.has_biases()) bytes.f = unit * q.element_bytes;  // positions
-  if (q.shape.encoder()) bytes.i = 2 * unit * q.element_bytes;
   // The distinct words, or positions: at most as many as there are.
   const std::int64_t distinct =
       std::min(q.tokens, std::max(q.shape.vocab_size / q.tensor, q.shape.positions));
-  bytes.w = distinct * q.shape.dim * kFloat;
-  if (q.element_bytes < kFloat) bytes.w += unit * kFloat;
-  if (q.gradient_bytes < kFloat) bytes.w += distinct * q.shape.dim * (kFloat + q.gradient_bytes);
+  bytes.i = distinct * q.shape.dim * kFloat;
+  if (q.element_bytes < kFloat) bytes.i += unit * kFloat;
+  if (q.gradient_bytes < kFloat) bytes.i += distinct * q.shape.dim * (kFloat + q.gradient_bytes);
+  if (q.sequence_norms) bytes.i += unit * q.element_bytes;  // the gradient put together
+  // Through the norm, whose input is looked up again.
+  if (q.shape.encoder())
+    bytes.i = std::max(2 * unit * q.element_bytes, bytes.i + unit * q.element_bytes);
   if (q.tensor > 1) bytes.f += 2 * unit * q.element_bytes;  // the lookup, and the parts of its sum
-  if (q.sequence_norms) bytes.w += unit * q.element_bytes;  // the gradient put together
   return bytes;
 }
 

@@ -40,7 +40,7 @@ OpWorkspace embedding_workspace_gpu(const StashQuery& q) {
   OpWorkspace bytes;
   // A narrow table's gradient is made apart; a wide one is added to where it is.
   if (q.gradient_bytes < 4)
-    bytes.w = q.shape.vocab_size / q.tensor * q.shape.dim * q.gradient_bytes;
+    bytes.i = q.shape.vocab_size / q.tensor * q.shape.dim * q.gradient_bytes;
   return bytes;
 }
 

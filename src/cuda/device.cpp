@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/cuda/CUDAContext.h>
+#include <ATen/cuda/Exceptions.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -152,7 +153,7 @@ struct RankStream::State {
     at::globalContext().lazyInitDevice(at::kCUDA);
     C10_CUDA_CHECK(cudaSetDevice(stream.device_index()));
     products = at::cuda::getCurrentCUDABlasHandle();
-    cublasSetSmCountTarget(products, sms);
+    TORCH_CUDABLAS_CHECK(cublasSetSmCountTarget(products, sms));
   }
   ~State() {
     if (products) cublasSetSmCountTarget(products, 0);  // another thread may get it next

@@ -95,6 +95,11 @@ kernels::Heads heads_of(const at::Tensor& x, const char* name, at::IntArrayRef s
   return heads;
 }
 
+// Of sequences that a launch counts in its second or third dimension.
+void check_grid(std::int64_t batch) {
+  SLUICE_CHECK(batch <= 65535, "{} sequences are too many", batch);
+}
+
 void check_heads(const at::Tensor& x, const char* name) {
   check_on_gpu(x, name);
   SLUICE_CHECK(x.dim() == 4, "{} has {} dimensions", name, x.dim());
@@ -242,6 +247,7 @@ void add_keys(const at::Tensor& dk, const at::Tensor& dv, const std::vector<std:
               std::vector<at::Tensor>& keys, std::vector<at::Tensor>& values) {
   check_heads(dk, "dk");
   const std::int64_t batch = dk.size(0), heads = dk.size(1), head_dim = dk.size(3);
+  check_grid(batch);
   const bool first = !keys.at(0).defined();
   std::int64_t done = 0;
   for (std::size_t from = 0; from < lengths.size(); from += kernels::AddKeysCall::kMaxParts) {
@@ -289,6 +295,7 @@ at::Tensor join_tokens(std::span<const at::Tensor> parts) {
   const std::int64_t batch = like.size(0), heads = like.size(1), head_dim = like.size(3);
   call.batch = batch;
   call.head_dim = as_int(head_dim);
+  check_grid(batch);
   as_blocks(batch * call.length);
   const at::Tensor out = at::empty({batch, call.length, heads, head_dim}, like.options());
   call.out = out.mutable_data_ptr();

@@ -188,8 +188,9 @@ std::vector<std::int64_t> long_lengths(const SliceBounds& bounds, std::int64_t s
 std::vector<std::int64_t> long_lengths(const ModelShape& shape, std::int64_t tensor,
                                        at::ScalarType dtype, const SliceBounds& bounds,
                                        std::int64_t shortest) {
+  if (shape.encoder() || shape.heads == 0) return {};  // layers of one's own may have no heads
   const LocalShape local = local_shape(shape, tensor);
-  if (shape.encoder() || !cuda::takes_cudnn(dtype, local.head_dim)) return {};
+  if (!cuda::takes_cudnn(dtype, local.head_dim)) return {};
   // Attention kernels count what lies between two elements in 32 bits.
   return long_lengths(bounds, shortest, std::numeric_limits<std::int32_t>::max() / local.qkv_dim());
 }

@@ -20,15 +20,16 @@ at::Tensor logits_gradient(const at::Tensor& logits, const at::Tensor& lse,
   return gradient.mul_(targets.ge(0).unsqueeze(1)).mul_(scale);
 }
 
-// gradient[rows[n]] += d_rows[n], which are fp32. What several of them add to one row is added up
-// first, so that a microbatch adds one number to each element, as it does everywhere: whoever adds
-// up microbatches, the result has the same bits. So it is on a GPU only where it is `shared`: by
-// tensor ranks, which each compute it and have to stay equal.
+// gradient[rows[n]] += d_rows[n], which are fp32 on the CPU. What several of them add to one row is
+// added up first, so that a microbatch adds one number to each element, as it does everywhere:
+// whoever adds up microbatches, the result has the same bits. So it is on a GPU only where it is
+// `shared`: by tensor ranks, which each compute it and have to stay equal.
 void add_rows(at::Tensor& gradient, const at::Tensor& rows, const at::Tensor& d_rows,
               bool shared = false) {
   if (gradient.is_cuda() && gradient.scalar_type() == at::kFloat && !shared)
     return cuda::add_rows(gradient, rows, d_rows);
-  if (gradient.is_cuda()) {  // narrow: what one row is given is added up before it is rounded
+  if (gradient
+          .is_cuda()) {  // what one row is given is added up, in one order, before it is rounded
     gradient.add_(at::embedding_dense_backward(d_rows.to(gradient.scalar_type()), rows,
                                                gradient.size(0), -1, false));
     return;
@@ -45,9 +46,7 @@ void add_rows(at::Tensor& gradient, const at::Tensor& rows, const at::Tensor& d_
 
 }  // namespace
 
-std::int64_t Embedding::Stash::bytes() const {
-  return held_bytes(tokens) + held_bytes(d_y) + held_bytes(norm.weight) + held_bytes(norm.bias);
-}
+std::int64_t Embedding::Stash::bytes() const { return held_bytes(tokens); }
 
 Embedding::Embedding(const ModelShape& shape, std::uint64_t seed, const TensorKind& kind,
                      const TensorParallel& tensor)
@@ -99,47 +98,40 @@ at::Tensor Embedding::forward(const at::Tensor& tokens, Stash& stash,
   return y;
 }
 
-void Embedding::input_grad(const at::Tensor& dy, Stash& stash, const SliceContext& context) const {
-  stash.d_y = dy;
+void Embedding::backward(const at::Tensor& dy, Stash& stash, const SliceContext& context) {
+  at::Tensor d_sum = dy;
   if (shape_.encoder()) {
     const at::Tensor x = sum(stash.tokens, context);
     NormStatistics statistics;
     norm(norm_, x, statistics);
-    stash.norm = norm_backward(norm_, dy, x, statistics);
-    stash.d_y = std::move(stash.norm.input);
-    stash.norm.input = at::Tensor();
+    const NormGradients gradients = norm_backward(norm_, dy, x, statistics);
+    d_sum = gradients.input;
+    norm_weight_grad(gradients, norm_);
   }
-  const std::int64_t expected = embedding_stash(stash_query(shape_, context, dy, tensor_)).after_i;
-  SLUICE_CHECK(stash.bytes() == expected, "the embedding keeps {} bytes after I, predicted {}",
-               stash.bytes(), expected);
-}
-
-void Embedding::weight_grad(Stash& stash, const SliceContext& context) {
   const std::int64_t tokens = stash.tokens.size(0);
-  at::Tensor dy = tensor_.gather(stash.d_y, tokens, TrafficClass::embedding, "embedding");
-  if (!dy.is_cuda()) dy = dy.to(at::kFloat);
+  d_sum = tensor_.gather(d_sum, tokens, TrafficClass::embedding, "embedding");
+  if (!d_sum.is_cuda()) d_sum = d_sum.to(at::kFloat);
   if (tensor_.size() == 1) {
-    add_rows(d_table_, stash.tokens, dy);
+    add_rows(d_table_, stash.tokens, d_sum);
   } else {
     const at::Tensor here = stash.tokens.ge(words_.begin)
                                 .logical_and_(stash.tokens.lt(words_.end))
                                 .nonzero()
                                 .squeeze(1);
     add_rows(d_table_, stash.tokens.index_select(0, here).sub_(words_.begin),
-             dy.index_select(0, here));
+             d_sum.index_select(0, here));
   }
   if (d_positions_.defined()) {
     const RowRange own = tensor_.own_tokens(tokens);
     add_rows(d_positions_, context.positions.reshape({-1}).slice(0, own.begin, own.end),
-             dy.slice(0, own.begin, own.end), tensor_.size() > 1);
+             d_sum.slice(0, own.begin, own.end), tensor_.size() > 1);
   }
-  if (shape_.encoder()) norm_weight_grad(stash.norm, norm_);
   stash = Stash();
 }
 
 std::int64_t Head::Stash::bytes() const {
-  return held_bytes(n) + held_bytes(lse) + held_bytes(targets) + held_bytes(d_x) +
-         held_bytes(norm.weight) + held_bytes(norm.bias) + held_bytes(x) + held_bytes(d_h);
+  return held_bytes(n) + held_bytes(lse) + held_bytes(targets) + held_bytes(norm.weight) +
+         held_bytes(norm.bias) + held_bytes(x) + held_bytes(d_h);
 }
 
 Head::Head(const ModelShape& shape, std::uint64_t seed, const TensorKind& kind,
@@ -224,8 +216,8 @@ void Head::losses(const at::Tensor& n, const at::Tensor& targets, double scale,
   loss.known += sum * scale;
 }
 
-void Head::forward(const at::Tensor& x, const at::Tensor& targets, double scale, Stash* stash,
-                   const SliceContext& context, LossSum& loss) {
+at::Tensor Head::forward(const at::Tensor& x, const at::Tensor& targets, double scale, Stash* stash,
+                         const SliceContext& context, LossSum& loss) {
   NormStatistics statistics;
   const at::Tensor h = shape_.encoder() ? linear(x, dense_) : at::Tensor();
   const at::Tensor before_norm = shape_.encoder() ? activation(shape_.family, h) : x;
@@ -240,34 +232,28 @@ void Head::forward(const at::Tensor& x, const at::Tensor& targets, double scale,
     losses_and_weights(n, flat, scale, dn, loss);
   else
     losses(n, flat, scale, lse, dn, loss);
-  if (stash) {
-    if (!at_once) {
-      stash->n = own_n;
-      stash->lse = lse;
-      stash->targets = flat;
-      stash->scale = scale;
-    }
-    stash->norm =
-        norm_backward(norm_, tensor_.sum(dn, TrafficClass::loss, "head"), before_norm, statistics);
-    stash->d_x = std::move(stash->norm.input);
-    stash->norm.input = at::Tensor();
-    if (shape_.encoder()) {
-      stash->x = x;
-      stash->d_h = activation_backward(shape_.family, stash->d_x, h);
-      stash->d_x = linear_input_grad(stash->d_h, dense_.weight);
-    }
-    StashQuery query = stash_query(shape_, context, x, tensor_);
-    query.head_in_forward = at_once;
-    const std::int64_t expected = head_stash(query).after_f;
-    SLUICE_CHECK(stash->bytes() == expected, "the head keeps {} bytes after F, predicted {}",
-                 stash->bytes(), expected);
+  if (!stash) return {};
+  if (!at_once) {
+    stash->n = own_n;
+    stash->lse = lse;
+    stash->targets = flat;
+    stash->scale = scale;
   }
-}
-
-at::Tensor Head::input_grad(Stash& stash) const {
-  at::Tensor dx = std::move(stash.d_x);
-  stash.d_x = at::Tensor();
-  return dx;
+  stash->norm =
+      norm_backward(norm_, tensor_.sum(dn, TrafficClass::loss, "head"), before_norm, statistics);
+  at::Tensor d_x = std::move(stash->norm.input);
+  stash->norm.input = at::Tensor();
+  if (shape_.encoder()) {
+    stash->x = x;
+    stash->d_h = activation_backward(shape_.family, d_x, h);
+    d_x = linear_input_grad(stash->d_h, dense_.weight);
+  }
+  StashQuery query = stash_query(shape_, context, x, tensor_);
+  query.head_in_forward = at_once;
+  const std::int64_t expected = head_stash(query).after_f;
+  SLUICE_CHECK(stash->bytes() == expected, "the head keeps {} bytes after F, predicted {}",
+               stash->bytes(), expected);
+  return d_x;
 }
 
 void Head::weight_grad(Stash& stash) {

@@ -22,18 +22,15 @@ class Embedding {
             const TensorParallel& tensor = {});
 
   struct Stash {
-    at::Tensor tokens;   // (T)
-    at::Tensor d_y;      // (t, dim), after I: of the sum of token and position
-    NormGradients norm;  // of the norm's weights
+    at::Tensor tokens;  // (T)
     std::int64_t bytes() const;
   };
 
   // tokens (B, n) -> (T, dim)
   at::Tensor forward(const at::Tensor& tokens, Stash& stash, const SliceContext& context) const;
-  // Nothing lies before it, but what W adds is settled here. An encoder's embedding looks its
-  // tokens up again.
-  void input_grad(const at::Tensor& dy, Stash& stash, const SliceContext& context) const;
-  void weight_grad(Stash& stash, const SliceContext& context);
+  // Adds to the gradients, in I: nothing lies before it that would wait, and dy need not be kept.
+  // An encoder's embedding looks its tokens up again.
+  void backward(const at::Tensor& dy, Stash& stash, const SliceContext& context);
 
   std::vector<Parameter>& parameters() { return parameters_; }
 
@@ -77,18 +74,16 @@ class Head {
     at::Tensor n;        // (t, dim) normalised input; it and the next two where W needs them
     at::Tensor lse;      // (T), fp32
     at::Tensor targets;  // (T), -1: no loss
-    at::Tensor d_x;      // (t, dim), until I
     NormGradients norm;  // of the norm's weights
     at::Tensor x, d_h;   // (t, dim) input and output gradient of an encoder's dense layer
     double scale = 0;    // of each token's loss
     std::int64_t bytes() const;
   };
 
-  // x (T, dim), targets (B, n): adds loss * scale of every token to `loss`. With `stash` null only
-  // the loss is computed.
-  void forward(const at::Tensor& x, const at::Tensor& targets, double scale, Stash* stash,
-               const SliceContext& context, LossSum& loss);
-  at::Tensor input_grad(Stash& stash) const;
+  // x (T, dim), targets (B, n): adds loss * scale of every token to `loss` -> gradient of x. With
+  // `stash` null only the loss is computed.
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& targets, double scale, Stash* stash,
+                     const SliceContext& context, LossSum& loss);
   void weight_grad(Stash& stash);
 
   // (T, dim) -> (T, vocab), for sampling.

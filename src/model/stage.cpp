@@ -123,25 +123,23 @@ at::Tensor Stage::forward(int microbatch, int slice, const Microbatch& data,
                             context);
   for (std::size_t n = 0; n < layers_.size(); ++n)
     x = layers_[n]->forward(x, *state.layers[n], context);
-  if (head_) {
-    head_->forward(x, data.targets.slice(1, bounds_[c], bounds_[c + 1]), loss_scale_,
-                   &state.head[c], context, loss_);
-    x = at::Tensor();
-  }
+  if (head_)
+    x = head_->forward(x, data.targets.slice(1, bounds_[c], bounds_[c + 1]), loss_scale_,
+                       &state.head[c], context, loss_);
   end_op();
   return x;
 }
 
-at::Tensor Stage::input_grad(int microbatch, int slice, const at::Tensor& d_output) {
+at::Tensor Stage::input_grad(int microbatch, int slice, at::Tensor d_output) {
   const auto c = static_cast<std::size_t>(slice);
   State& state = states_.at(microbatch);
   const SliceContext& context = state.contexts[c];
   begin_op(state, c);
-  at::Tensor dx = head_ ? head_->input_grad(state.head[c]) : d_output;
+  at::Tensor dx = std::move(d_output);
   for (std::size_t n = layers_.size(); n-- > 0;)
     dx = layers_[n]->input_grad(dx, *state.layers[n], context);
   if (embedding_) {
-    embedding_->input_grad(dx, state.embedding[c], context);
+    embedding_->backward(dx, state.embedding[c], context);
     dx = at::Tensor();
   }
   end_op();
@@ -156,26 +154,21 @@ void Stage::weight_grad(int microbatch, int slice) {
   if (head_) head_->weight_grad(state.head[c]);
   for (std::size_t n = layers_.size(); n-- > 0;)
     layers_[n]->weight_grad(*state.layers[n], context);
-  if (embedding_) embedding_->weight_grad(state.embedding[c], context);
   end_op();
   if (--state.slices_left == 0) states_.erase(microbatch);
 }
 
-at::Tensor Stage::backward(int microbatch, int slice, const at::Tensor& d_output) {
+at::Tensor Stage::backward(int microbatch, int slice, at::Tensor d_output) {
   const auto c = static_cast<std::size_t>(slice);
   State& state = states_.at(microbatch);
   const SliceContext& context = state.contexts[c];
   begin_op(state, c);
-  at::Tensor dx = d_output;
-  if (head_) {
-    dx = head_->input_grad(state.head[c]);
-    head_->weight_grad(state.head[c]);
-  }
+  at::Tensor dx = std::move(d_output);
+  if (head_) head_->weight_grad(state.head[c]);
   for (std::size_t n = layers_.size(); n-- > 0;)
     dx = layers_[n]->backward(dx, *state.layers[n], context);
   if (embedding_) {
-    embedding_->input_grad(dx, state.embedding[c], context);
-    embedding_->weight_grad(state.embedding[c], context);
+    embedding_->backward(dx, state.embedding[c], context);
     dx = at::Tensor();
   }
   end_op();
@@ -195,11 +188,9 @@ at::Tensor Stage::evaluate(int microbatch, int slice, const Microbatch& data,
   }
   for (std::size_t n = 0; n < layers_.size(); ++n)
     x = layers_[n]->evaluate(x, *state.layers[n], context);
-  if (head_) {
-    head_->forward(x, data.targets.slice(1, bounds_[c], bounds_[c + 1]), loss_scale_, nullptr,
-                   context, loss_);
-    x = at::Tensor();
-  }
+  if (head_)
+    x = head_->forward(x, data.targets.slice(1, bounds_[c], bounds_[c + 1]), loss_scale_, nullptr,
+                       context, loss_);
   if (context.last_slice()) states_.erase(microbatch);
   return x;
 }

@@ -50,16 +50,17 @@ class Stage {
   void drop_microbatches();
 
   // Of the tokens between the products, of which a tensor rank may have its share (own_tokens):
-  // input (T, dim), or undefined where the stage has the embedding -> output (T, dim), or undefined
-  // where it has the head, whose loss is added to loss(). REQUIRES earlier slices' forward.
+  // input (T, dim), or undefined where the stage has the embedding -> output (T, dim), or where it
+  // has the head, whose loss is added to loss(), the gradient for input_grad. REQUIRES earlier
+  // slices' forward.
   at::Tensor forward(int microbatch, int slice, const Microbatch& data, const at::Tensor& input);
-  // Gradient of the output (undefined with the head) -> gradient of the input (undefined with the
-  // embedding). REQUIRES later slices' input_grad.
-  at::Tensor input_grad(int microbatch, int slice, const at::Tensor& d_output);
+  // Gradient of the output, or with the head what forward() gave -> gradient of the input
+  // (undefined with the embedding). REQUIRES later slices' input_grad.
+  at::Tensor input_grad(int microbatch, int slice, at::Tensor d_output);
   // Adds to the gradients; frees the stash.
   void weight_grad(int microbatch, int slice);
   // Both, layer by layer.
-  at::Tensor backward(int microbatch, int slice, const at::Tensor& d_output);
+  at::Tensor backward(int microbatch, int slice, at::Tensor d_output);
 
   // The same forward for evaluation: keeps keys and values for later slices and nothing else, and
   // forgets the microbatch after its last slice.

@@ -148,12 +148,13 @@ void Executor::run_op(const Op& op) {
     }
     case OpKind::I:
     case OpKind::B: {
-      at::Tensor gradient;
-      if (op.stage < schedule_.num_stages() - 1) gradient = take_input(op, true);
+      // Handed on, so that it is gone as soon as the stage's last layer is done with it.
+      at::Tensor gradient = take_input(op, true);
       Stage& stage = *stages_.at(op.stage);
       hand_over(op, true,
-                op.kind == OpKind::B ? stage.backward(op.microbatch, op.slice, gradient)
-                                     : stage.input_grad(op.microbatch, op.slice, gradient));
+                op.kind == OpKind::B
+                    ? stage.backward(op.microbatch, op.slice, std::move(gradient))
+                    : stage.input_grad(op.microbatch, op.slice, std::move(gradient)));
       return;
     }
     case OpKind::W: stages_.at(op.stage)->weight_grad(op.microbatch, op.slice); return;
@@ -183,9 +184,11 @@ at::Tensor Executor::take_input(const Op& op, bool gradient) {
 }
 
 void Executor::hand_over(const Op& op, bool gradient, at::Tensor tensor) {
-  const int to = gradient ? op.stage - 1 : op.stage + 1;
-  if (to < 0 || to >= schedule_.num_stages()) return;
-  const Key key{gradient, to, op.microbatch, op.slice};
+  if (!tensor.defined()) return;  // of the first stage's input, or of a loss alone
+  // Behind the last stage is the loss, which gives a gradient back at once.
+  const bool turns = !gradient && op.stage + 1 == schedule_.num_stages();
+  const int to = turns ? op.stage : gradient ? op.stage - 1 : op.stage + 1;
+  const Key key{gradient || turns, to, op.microbatch, op.slice};
   const bool local = schedule_.placement.device_of(op.pipe, to) == pipeline_.rank();
   (local ? here_ : leaving_)[key] = std::move(tensor);
   count_buffers();

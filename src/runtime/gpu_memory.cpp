@@ -16,7 +16,8 @@ std::int64_t rest_of(const GpuMemory& memory, std::int64_t all) {
 }
 
 bool has_narrow_states(const TrainerOptions& options) {
-  return options.kind.gradient_dtype != at::kFloat;
+  return options.kind.gradient_dtype != at::kFloat && options.optimizer.state_dtype != at::kFloat &&
+         !options.optimizer.master_weights;
 }
 
 std::string remedy_for_states(const TrainerOptions& options) {
@@ -72,12 +73,13 @@ UserError out_of_memory(const TrainerOptions& options, const Schedule& schedule,
   memory.rest = rest_of(memory, use.allocated);
   const double total = gibibytes(use.total);
   const std::int64_t fixed = memory.weights + memory.gradients + memory.optimizer;
-  if (fixed > use.allocated)  // they were still being made, or are gone again
+  if (fixed > use.allocated)  // while they were made, or after the ops, and they are gone again
     return UserError(
         fmt::format("the GPU's {:.1f} GiB are full. Weights take {:.2f} GiB, gradients {:.2f} and "
-                    "the optimizer {:.2f}, {:.2f} before the first op; {}",
+                    "the optimizer {:.2f}, {:.2f} in all; the most that was held is {:.2f}; {}",
                     total, gibibytes(memory.weights), gibibytes(memory.gradients),
-                    gibibytes(memory.optimizer), gibibytes(fixed), remedy_for_states(options)),
+                    gibibytes(memory.optimizer), gibibytes(fixed), gibibytes(use.peak),
+                    remedy_for_states(options)),
         ExitCode::temporary);
   const bool shared = schedule.num_devices() > 1 && !world.moves_device_memory();
   return UserError(

@@ -247,8 +247,12 @@ void show_sample(const TrainingRun& run, Communicator& world, const RunEnd& end)
   if (end.stopped || config.generate.prompt.empty()) return;
   world.barrier("end of training");
   const std::string checkpoint = config.checkpoint.folder + "/" + step_folder_name(end.last_step);
-  if (world.rank() == 0 && is_there(checkpoint))
+  if (world.rank() != 0 || !is_there(checkpoint)) return;
+  try {
     run.on_sample(sample_text(checkpoint, config.generate.prompt, {}, run.options.kind.device));
+  } catch (const c10::OutOfMemoryError&) {
+    run.on_note("no sample, for which the GPU has no room: sluice generate draws one on the CPU");
+  }
 }
 
 }  // namespace

@@ -72,7 +72,9 @@ esac"
   # shellcheck disable=SC2016
   stand_in make_torch 'mkdir -p "$1/torch/include/ATen" "$1/torch/lib"
 touch "$1/torch/include/ATen/ATen.h" "$1/torch/lib/"libtorch_{cpu,cuda}.so
-[[ -z $2 ]] || { mkdir -p "$1/nvidia/cudnn/lib" && touch "$1/nvidia/cudnn/lib/libcudnn.so.9"; }'
+[[ -z $2 ]] || for part in cudnn/lib/libcudnn.so.9 cu13/lib/libcu{dart,blas}.so.13; do
+  mkdir -p "$1/nvidia/${part%/*}" && touch "$1/nvidia/$part"
+done'
   # No GPU, whatever this machine has.
   stand_in nvidia-smi "exit 9"
   torch=$box/home/.cache/sluice/torch-2.11.0

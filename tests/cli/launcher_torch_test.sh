@@ -138,7 +138,7 @@ test_on_a_gpu_python3s_torch_is_used_if_it_has_cuda() {
   run "$clone/sluice" train
   expect_out "ON:$box/site"
   expect_not_in "$(<"$box/calls")" pip
-  rm -r "$clone/build" "$box/site/nvidia"
+  rm -r "$clone/build" "$box/site/nvidia/cu13" # that of another CUDA
   run "$clone/sluice" train
   expect_out "ON:$cuda_torch"
 }

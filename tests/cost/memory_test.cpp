@@ -137,8 +137,10 @@ std::vector<std::int64_t> buffers_of(const Case& c, int devices, int microbatche
 
 TEST(Buffers, CountWhatMayBeBetweenStages) {
   using Counts = std::vector<std::int64_t>;
-  // One stage has nobody to hand to; two on one device hold an activation and a gradient.
-  EXPECT_EQ(buffers_of({"1f1b"}, 1, 4), (Counts{0}));
+  // One stage has the gradient that the loss gives back; two on one device hold an activation and a
+  // gradient.
+  EXPECT_EQ(buffers_of({"1f1b"}, 1, 4), (Counts{1}));
+  EXPECT_EQ(buffers_of({"gpipe"}, 1, 4), (Counts{4}));
   EXPECT_EQ(buffers_of({"zb-v"}, 1, 4), (Counts{2}));
   // Device 0 sends both activations before the first gradient, for which a receive is posted,
   // proves that one has arrived. Device 1 makes the first gradient with the second activation

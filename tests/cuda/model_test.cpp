@@ -101,15 +101,16 @@ Outcome run_step(const ModelShape& shape, std::vector<Microbatch> batches, doubl
       *tensor = tensor->to(way.kind.device);
   const int slices = static_cast<int>(way.bounds.size()) - 1;
   const int count = static_cast<int>(batches.size());
+  std::map<std::pair<int, int>, at::Tensor> turned;  // by the loss, of each microbatch and slice
   for (int m = 0; m < count; ++m)
     for (int c = 0; c < slices; ++c) {
-      at::Tensor x;
+      at::Tensor& x = turned[{m, c}];
       for (const auto& stage : stages)
         x = stage->forward(m, c, batches[static_cast<std::size_t>(m)], x);
     }
   for (int m = 0; m < count; ++m)
     for (int c = slices - 1; c >= 0; --c) {
-      at::Tensor gradient;
+      at::Tensor gradient = turned.at({m, c});
       for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage)
         gradient =
             way.fused ? (*stage)->backward(m, c, gradient) : (*stage)->input_grad(m, c, gradient);

@@ -87,15 +87,20 @@ OpWorkspace measure(const Case& c) {
     return at::ones({kSequences * kLength / c.slices, shape.dim}, c.dtype);
   };
   OpWorkspace most;
+  std::vector<at::Tensor> outputs(static_cast<std::size_t>(c.slices));
   for (int slice = 0; slice < c.slices; ++slice) {
-    at::Tensor in = c.layers.embedding ? at::Tensor() : boundary(), out;
+    at::Tensor in = c.layers.embedding ? at::Tensor() : boundary();
+    at::Tensor& out = outputs[static_cast<std::size_t>(slice)];
     most.f = std::max(most.f, watch->beyond([&] {
       out = stage.forward(0, slice, batch, in);
       in = at::Tensor();
     }));
+    if (!c.layers.head) out = at::Tensor();
   }
   for (int slice = c.slices - 1; slice >= 0; --slice) {
-    at::Tensor in = c.layers.head ? at::Tensor() : boundary(), out;
+    at::Tensor in =
+                   c.layers.head ? std::move(outputs[static_cast<std::size_t>(slice)]) : boundary(),
+               out;
     most.i = std::max(most.i, watch->beyond([&] {
       out = stage.input_grad(0, slice, in);
       in = at::Tensor();
