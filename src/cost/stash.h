@@ -31,7 +31,7 @@ struct StashBytes {
 
 // One transformer block.
 StashBytes block_stash(const StashQuery& query);
-// Token embedding: the token numbers after F, the output gradient too after I.
+// Token embedding: the token numbers after F, nothing after I.
 StashBytes embedding_stash(const StashQuery& query);
 // Final norm, output projection and loss.
 StashBytes head_stash(const StashQuery& query);

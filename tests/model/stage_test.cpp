@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "cost/parameters.h"
+#include "cost/stash.h"
 #include "model/reference.h"
 #include "support/gradients.h"
 
@@ -206,6 +207,19 @@ TEST_P(Families, Bfloat16GradientsAreCloseToFp32Ones) {
   }
   RecordProperty("relative_error", std::to_string(std::sqrt(error / norm)));
   EXPECT_LE(std::sqrt(error / norm), 1.5e-2);
+}
+
+TEST_P(Families, AStashCountsWhatAFailedForwardHasLeft) {
+  const ModelShape shape = small(GetParam());
+  Microbatch batch = random_microbatch(shape, 2, 16, 3, true);
+  batch.targets = batch.targets.slice(0, 0, 1);  // too few, which the head finds out
+  Stage stage({.shape = shape, .end_layer = 2, .embedding = true, .head = true, .seed = 7});
+  stage.begin_step({0, 16}, 1);
+  EXPECT_THROW(stage.forward(0, 0, batch, {}), c10::Error);
+  const StashQuery query{.shape = shape, .tokens = 32};
+  EXPECT_EQ(stage.stash_bytes(), 2 * block_stash(query).after_f + embedding_stash(query).after_f);
+  stage.drop_microbatches();
+  EXPECT_EQ(stage.stash_bytes(), 0);
 }
 
 TEST_P(Families, EvaluationGivesTheSameLoss) {
