@@ -1,6 +1,7 @@
 // How close our CUDA kernels come to the memory's speed, at the shapes of the 1.35B model: one JSON
 // object for each, with the fewest bytes it could move and its share of the speed of a plain copy.
-// A number as argument: on a partition of so many SMs.
+// Then the products of a block, on ATen's choice of cuBLAS's algorithms and on ours. A number as
+// argument: on a partition of so many SMs.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -14,6 +15,7 @@
 
 #include "cuda/device.h"
 #include "cuda/functions.h"
+#include "cuda/products.h"
 
 namespace sluice {
 namespace {
@@ -197,6 +199,38 @@ void squares(Report& report) {
     }
 }
 
+// F, I and W of the four linear layers of a block.
+void products(std::int64_t tokens) {
+  Stopwatch watch;
+  struct Layer {
+    const char* name;
+    std::int64_t in, out;
+  };
+  for (const Layer& layer : {Layer{"qkv", kDim, 3 * kDim}, Layer{"out", kDim, kDim},
+                             Layer{"up", kDim, 2 * kFfn}, Layer{"down", kFfn, kDim}}) {
+    const at::Tensor weight = bf16({layer.out, layer.in}), x = bf16({tokens, layer.in}),
+                     dy = bf16({tokens, layer.out});
+    at::Tensor y = at::empty_like(dy), dx = at::empty_like(x), dw = at::zeros_like(weight);
+    const double flops = 2 * elements(tokens, layer.in) * static_cast<double>(layer.out);
+    const auto compare = [&](const char* op, const std::function<void()>& aten,
+                             const std::function<void()>& ours) {
+      const double before = watch(aten).median, now = watch(ours).median;
+      fmt::print(
+          "{{\"product\": \"{} {}\", \"tokens\": {}, \"aten_us\": {:.1f}, \"us\": {:.1f}, "
+          "\"tflops\": {:.1f}, \"ratio\": {:.3f}}}\n",
+          layer.name, op, tokens, before * 1e6, now * 1e6, flops / now * 1e-12, before / now);
+      std::fflush(stdout);
+    };
+    compare(
+        "F", [&] { at::mm_out(y, x, weight.t()); },
+        [&] { cuda::product_into(y, x, weight.t()); });
+    compare(
+        "I", [&] { at::mm_out(dx, dy, weight); }, [&] { cuda::product_into(dx, dy, weight); });
+    compare(
+        "W", [&] { dw.addmm_(dy.t(), x); }, [&] { cuda::add_product(dw, dy.t(), x); });
+  }
+}
+
 }  // namespace
 }  // namespace sluice
 
@@ -219,5 +253,11 @@ int main(int argc, char** argv) {
   sluice::ends(report);
   sluice::updates(report);
   sluice::squares(report);
+  for (const std::int64_t tokens : {sluice::kLength / 4, sluice::kLength, sluice::kTokens})
+    if (!part || tokens < sluice::kTokens) sluice::products(tokens);
+  const sluice::cuda::Products::Tried tried = sluice::cuda::products().tried();
+  fmt::print(
+      "{{\"shapes\": {}, \"algorithms\": {}, \"of_other_bits\": {}, \"seconds\": {:.2f}}}\n",
+      tried.shapes, tried.algorithms, tried.of_other_bits, tried.seconds);
   return 0;
 }

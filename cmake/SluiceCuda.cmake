@@ -34,14 +34,14 @@ if(CMAKE_CUDA_COMPILER)
   endforeach()
   # The ones that torch itself was linked with, so that there is one of each in a program.
   file(GLOB cudart ${nvidia}/cu13/lib/libcudart.so.*)
-  file(GLOB cublas ${nvidia}/cu13/lib/libcublas.so.*)
+  file(GLOB cublas ${nvidia}/cu13/lib/libcublas.so.* ${nvidia}/cu13/lib/libcublasLt.so.*)
   set(options -Wl,--no-as-needed)
   foreach(folder ${folders})
     list(APPEND options -Wl,-rpath,${folder} -Wl,-rpath-link,${folder})
   endforeach()
   set(libraries ${lib}/libtorch_cuda.so ${lib}/libc10_cuda.so ${cudart} ${cublas})
   file(WRITE ${CMAKE_BINARY_DIR}/try_cuda.cpp
-    "#include <ATen/cuda/CUDAContext.h>\nint main() { return cublasSetSmCountTarget(at::cuda::getCurrentCUDABlasHandle(), 0); }\n")
+    "#include <ATen/cuda/CUDAContext.h>\n#include <cublasLt.h>\nint main() { return cublasLtGetVersion() + cublasSetSmCountTarget(at::cuda::getCurrentCUDABlasHandle(), 0); }\n")
   if(EXISTS ${lib}/libtorch_cuda.so AND cudart)
     try_compile(SLUICE_CUDA_LINKS ${CMAKE_BINARY_DIR} ${CMAKE_BINARY_DIR}/try_cuda.cpp
       CMAKE_FLAGS

@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "cuda/device.h"
 #include "cuda/functions.h"
+#include "cuda/products.h"
 
 namespace sluice::cuda {
 namespace {
@@ -40,6 +41,18 @@ void synchronize() { absent(); }
 void use_on_this_stream(const at::Tensor&) { absent(); }
 MemoryUse memory_use(int) { absent(); }
 void reset_peak(int) { absent(); }
+
+struct Products::State {};
+Products::Products() { absent(); }
+Products::~Products() = default;
+void Products::compute(const at::Tensor&, const at::Tensor&, const at::Tensor&, bool, at::Tensor&) {
+  absent();
+}
+Products::Tried Products::tried() const { absent(); }
+Products& products() { absent(); }
+at::Tensor product(const at::Tensor&, const at::Tensor&, const at::Tensor&) { absent(); }
+void product_into(at::Tensor&, const at::Tensor&, const at::Tensor&) { absent(); }
+void add_product(at::Tensor&, const at::Tensor&, const at::Tensor&) { absent(); }
 
 void draw_normal(at::Tensor&, const NormalPart&, std::uint64_t, double) { absent(); }
 NormResult norm(const at::Tensor&, const at::Tensor&, const at::Tensor&, double) { absent(); }

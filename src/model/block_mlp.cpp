@@ -40,7 +40,7 @@ at::Tensor Block::mlp_backward_by_chunks(const BlockStash& stash, const at::Tens
         activation_backward(shape_.family, linear_input_grad(d_down, down_.weight), u);
     linear_weight_grad(d_u, n2, up_);
     at::Tensor into = d_n2.slice(0, begin, end);
-    at::mm_out(into, d_u, up_.weight);
+    linear_input_grad(d_u, up_.weight, into);
   }
   return d_n2;
 }

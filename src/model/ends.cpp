@@ -184,7 +184,7 @@ void Head::losses_and_weights(const at::Tensor& n, const at::Tensor& targets, do
     cuda::cross_entropy(logits, targets.slice(0, begin, end), scale, dn.defined(), loss.computing);
     if (!dn.defined()) continue;
     at::Tensor into = dn.slice(0, begin, end);
-    at::mm_out(into, logits, output_.weight);
+    linear_input_grad(logits, output_.weight, into);
     linear_weight_grad(logits, part, output_);
   }
 }

@@ -1,6 +1,7 @@
 #include "model/functions.h"
 
 #include "cuda/functions.h"
+#include "cuda/products.h"
 #include "model/rms_norm.h"
 
 namespace sluice {
@@ -51,22 +52,29 @@ Linear make_linear(std::vector<Parameter>& parameters, const LinearOptions& opti
 }
 
 at::Tensor linear(const at::Tensor& x, const Linear& linear) {
-  return linear.bias.defined() && linear.adds_bias ? at::addmm(linear.bias, x, linear.weight.t())
-                                                   : at::mm(x, linear.weight.t());
+  const at::Tensor bias = linear.adds_bias ? linear.bias : at::Tensor();
+  if (x.is_cuda()) return cuda::product(x, linear.weight.t(), bias);
+  return bias.defined() ? at::addmm(bias, x, linear.weight.t()) : at::mm(x, linear.weight.t());
 }
 
-at::Tensor linear_input_grad(const at::Tensor& dy, const at::Tensor& w) { return at::mm(dy, w); }
+at::Tensor linear_input_grad(const at::Tensor& dy, const at::Tensor& w) {
+  return dy.is_cuda() ? cuda::product(dy, w) : at::mm(dy, w);
+}
+
+void linear_input_grad(const at::Tensor& dy, const at::Tensor& w, at::Tensor& dx) {
+  if (dy.is_cuda())
+    cuda::product_into(dx, dy, w);
+  else
+    at::mm_out(dx, dy, w);
+}
 
 void linear_weight_grad(const at::Tensor& dy, const at::Tensor& x, Linear& linear) {
   at::Tensor& d_weight = linear.d_weight;
-  if (!dy.is_cuda())
+  if (dy.is_cuda())
+    cuda::add_product(d_weight, dy.t(), x);
+  else
     // Of a gradient that is fp32 already this makes no copy.
     d_weight.copy_(d_weight.to(at::kFloat).addmm_(dy.to(at::kFloat).t(), x.to(at::kFloat)));
-  else if (dy.scalar_type() != d_weight.scalar_type())
-    // The product of narrow types adds into the wide gradient by itself.
-    at::addmm_out(d_weight, d_weight, dy.t(), x, d_weight.scalar_type());
-  else
-    d_weight.addmm_(dy.t(), x);
   if (linear.d_bias.defined()) linear.d_bias.add_(dy.sum(0, false, at::kFloat));
 }
 

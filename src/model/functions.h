@@ -39,6 +39,7 @@ Linear make_linear(std::vector<Parameter>& parameters, const LinearOptions& opti
 at::Tensor linear(const at::Tensor& x, const Linear& linear);
 // dx = dy w.
 at::Tensor linear_input_grad(const at::Tensor& dy, const at::Tensor& w);
+void linear_input_grad(const at::Tensor& dy, const at::Tensor& w, at::Tensor& dx);
 // dw += dy^T x, db += sum of dy.
 void linear_weight_grad(const at::Tensor& dy, const at::Tensor& x, Linear& linear);
 
