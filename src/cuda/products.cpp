@@ -20,9 +20,10 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kCandidates = 16;
-constexpr int kRounds = 3;             // the best of so many counts
-constexpr double kLong = 5e-3;         // seconds: of a product that takes longer, one round
 constexpr std::int64_t kSample = 512;  // rows at each end whose bits are compared
+
+// How often an algorithm runs again after a first time of so many seconds; the best one counts.
+int rounds_after(double seconds) { return seconds < 2e-3 ? 3 : seconds < 20e-3 ? 1 : 0; }
 
 // A tensor's matrix as cuBLAS sees it, column after column.
 struct Matrix {
@@ -235,16 +236,15 @@ struct Products::State {
           end.wait();
           return end.seconds_since(start);
         };
-        double fewest = seconds();
+        const double first = seconds();
         const at::Tensor bits = bits_of(into);
         if (n == 0) wanted = bits;
         if (!at::equal(bits, wanted)) {
           ++tried.of_other_bits;
           continue;
         }
-        const int rounds = fewest > kLong ? 1 : kRounds;
-        fewest = seconds();
-        for (int round = 1; round < rounds; ++round)
+        double fewest = first;
+        for (int round = 0; round < rounds_after(first); ++round)
           fewest = std::min(fewest, seconds());
         if (n == 0 || fewest < least) {
           least = fewest;

@@ -79,11 +79,14 @@ TEST_F(CudaProducts, NothingTimesSomethingIsNothing) {
   EXPECT_TRUE(out.eq(1).all().item<bool>());
 }
 
-// Elections that find other algorithms the fastest, on all SMs and on eight.
+// Elections that find other algorithms the fastest, on all SMs and on eight. The last product is a
+// long sum, which some algorithms divide among SMs: it is then added up in another order.
 TEST_F(CudaProducts, BitsDoNotDependOnTheChoice) {
   const at::Tensor x = random({1024, 1024}, at::kBFloat16).cuda(),
                    w = random({3072, 1024}, at::kBFloat16).cuda(),
-                   dy = random({1024, 3072}, at::kBFloat16).cuda();
+                   dy = random({1024, 3072}, at::kBFloat16).cuda(),
+                   long_x = random({16384, 128}, at::kBFloat16).cuda(),
+                   long_dy = random({16384, 192}, at::kBFloat16).cuda();
   cuda::Partitions partitions(0, 8, 8);
   for (const bool few : {false, true}) {
     std::optional<cuda::RankStream> stream;
@@ -94,14 +97,17 @@ TEST_F(CudaProducts, BitsDoNotDependOnTheChoice) {
       cuda::Products products;
       std::vector<at::Tensor> now = {at::empty({1024, 3072}, x.options()),
                                      at::empty({1024, 1024}, x.options()),
-                                     at::zeros({3072, 1024}, x.options().dtype(at::kFloat))};
+                                     at::zeros({3072, 1024}, x.options().dtype(at::kFloat)),
+                                     at::zeros({192, 128}, x.options())};
       products.compute(x, w.t(), {}, false, now[0]);
       products.compute(dy, w, {}, false, now[1]);
       products.compute(dy.t(), x, {}, true, now[2]);
       products.compute(dy.t(), x, {}, true, now[2]);
+      products.compute(long_dy.t(), long_x, {}, true, now[3]);
       const auto tried = products.tried();
-      EXPECT_EQ(tried.shapes, 3);
-      EXPECT_GT(tried.algorithms, 3);
+      EXPECT_EQ(tried.shapes, 4);
+      EXPECT_GT(tried.algorithms, 4);
+      RecordProperty("of_other_bits", static_cast<int>(tried.of_other_bits));  // with --gtest_output
       if (election == 0) first = now;
       for (std::size_t n = 0; n < now.size(); ++n)
         EXPECT_TRUE(at::equal(now[n], first[n])) << n;
