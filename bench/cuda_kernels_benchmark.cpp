@@ -222,8 +222,7 @@ void products(std::int64_t tokens) {
       std::fflush(stdout);
     };
     compare(
-        "F", [&] { at::mm_out(y, x, weight.t()); },
-        [&] { cuda::product_into(y, x, weight.t()); });
+        "F", [&] { at::mm_out(y, x, weight.t()); }, [&] { cuda::product_into(y, x, weight.t()); });
     compare(
         "I", [&] { at::mm_out(dx, dy, weight); }, [&] { cuda::product_into(dx, dy, weight); });
     compare(
@@ -256,8 +255,7 @@ int main(int argc, char** argv) {
   for (const std::int64_t tokens : {sluice::kLength / 4, sluice::kLength, sluice::kTokens})
     if (!part || tokens < sluice::kTokens) sluice::products(tokens);
   const sluice::cuda::Products::Tried tried = sluice::cuda::products().tried();
-  fmt::print(
-      "{{\"shapes\": {}, \"algorithms\": {}, \"of_other_bits\": {}, \"seconds\": {:.2f}}}\n",
-      tried.shapes, tried.algorithms, tried.of_other_bits, tried.seconds);
+  fmt::print("{{\"shapes\": {}, \"algorithms\": {}, \"of_other_bits\": {}, \"seconds\": {:.2f}}}\n",
+             tried.shapes, tried.algorithms, tried.of_other_bits, tried.seconds);
   return 0;
 }

@@ -274,11 +274,10 @@ void Products::compute(const at::Tensor& a, const at::Tensor& b, const at::Tenso
                "{} x {} times {} x {} is not {} x {}", a.size(0), a.size(1), b.size(0), b.size(1),
                out.size(0), out.size(1));
   SLUICE_CHECK(b.scalar_type() == type && (out.scalar_type() == type || !bias.defined()),
-               "a product of {} and {} into {}", c10::toString(type), c10::toString(b.scalar_type()),
-               c10::toString(out.scalar_type()));
+               "a product of {} and {} into {}", c10::toString(type),
+               c10::toString(b.scalar_type()), c10::toString(out.scalar_type()));
   Call call{a, b, bias, adds, *first, *second, *result};
-  TORCH_CUDABLAS_CHECK(
-      cublasGetSmCountTarget(at::cuda::getCurrentCUDABlasHandle(), &call.sms));
+  TORCH_CUDABLAS_CHECK(cublasGetSmCountTarget(at::cuda::getCurrentCUDABlasHandle(), &call.sms));
   const Description description(call, out);
   if (const auto& algorithm = state_->choice(call, description, out))
     description.run(call, *algorithm, out);

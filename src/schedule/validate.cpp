@@ -4,6 +4,9 @@
 #include <map>
 
 #include "base/error.h"
+#include "schedule/deadlock.h"
+#include "schedule/rendezvous.h"
+#include "schedule/seen.h"
 #include "schedule/transforms/communication.h"
 
 namespace sluice {
@@ -21,14 +24,6 @@ std::string Problem::line() const {
 }
 
 namespace {
-
-// What has been seen of one (stage, microbatch, slice). All its ops belong to one device.
-using Seen = std::uint16_t;
-constexpr Seen bit(OpKind kind) { return static_cast<Seen>(1u << static_cast<unsigned>(kind)); }
-// What meets an input: F, or either op that gives the input gradient.
-constexpr Seen wanted(const Op& input) {
-  return input.kind == OpKind::F ? bit(OpKind::F) : bit(OpKind::I) | bit(OpKind::B);
-}
 
 class Validator {
  public:
@@ -188,12 +183,7 @@ class Validator {
   void explain_stuck(const Lowered& lowered) {
     check_local_order();
     const std::size_t n = given_.programs.size();
-    struct Wait {
-      Op op, input;
-      std::size_t position = 0;
-      int on = -1;  // another device that should produce the input
-    };
-    std::vector<Wait> waits(n);
+    std::vector<Waiting> waiting(n);
     std::vector<Seen> placed(given_.num_cells(), 0);
     for (std::size_t d = 0; d < n; ++d)
       for (std::size_t i = 0; i < lowered.placed[d]; ++i)
@@ -202,25 +192,21 @@ class Validator {
     for (std::size_t d = 0; d < n; ++d) {
       const Program& program = given_.programs[d];
       for (std::size_t i = lowered.placed[d];
-           i < program.size() && (i == lowered.placed[d] || program[i].joined) && waits[d].on < 0;
+           i < program.size() && (i == lowered.placed[d] || program[i].joined) && waiting[d].on < 0;
            ++i)
         for (const Op& input : inputs_of(program[i], given_)) {
           const int producer = given_.device_of(input);
           if (placed[given_.cell(input)] & wanted(input)) continue;
           if (producer == static_cast<int>(d) || !(anywhere_[given_.cell(input)] & wanted(input)))
             continue;
-          waits[d] = {program[i], input, i, producer};
+          const std::string op = given_.text(program[i]);
+          waiting[d] = {producer, i, op,
+                        fmt::format("device {} at position {} ({}) waits for {}", d, i, op,
+                                    input_text(input))};
           break;
         }
     }
-    const auto step = [&](std::size_t d) {
-      return fmt::format("device {} at position {} ({}) waits for {}", d, waits[d].position,
-                         given_.text(waits[d].op), input_text(waits[d].input));
-    };
-    report_cycles(
-        n, [&](std::size_t d) { return waits[d].on; }, step,
-        [&](std::size_t d) { return given_.text(waits[d].op); },
-        [&](std::size_t d) { return waits[d].position; });
+    report_deadlocks(waiting, result_.problems);
   }
 
   // Inside each program of a compute-only schedule: what is made on the device comes before its
@@ -242,32 +228,13 @@ class Validator {
     }
   }
 
-  // One problem per cycle of the who-waits-for-whom relation (-1: does not wait).
-  template <typename On, typename Step, typename OpText, typename Position>
-  void report_cycles(std::size_t n, On on, Step step, OpText text, Position position) {
-    std::vector<std::size_t> mark(n, 0);
-    for (std::size_t start = 0; start < n; ++start) {
-      std::size_t d = start;
-      while (on(d) >= 0 && mark[d] == 0) {
-        mark[d] = start + 1;
-        d = static_cast<std::size_t>(on(d));
-      }
-      if (on(d) < 0 || mark[d] != start + 1) continue;
-      std::string line = "deadlock: " + step(d);
-      for (auto e = static_cast<std::size_t>(on(d)); e != d; e = static_cast<std::size_t>(on(e)))
-        line += "; " + step(e);
-      result_.problems.push_back(
-          {static_cast<int>(d), static_cast<int>(position(d)), text(d), std::move(line)});
-    }
-    SLUICE_CHECK(!result_.valid(), "stuck, but nothing is missing and nobody waits in a circle");
-  }
-
   // The proof over the lowered form.
   void prove(const Schedule& lowered) {
     check_inputs_and_buffers(lowered);
-    collect_channels(lowered);
+    const Rendezvous rendezvous(lowered);
     // Where an input or a partner is not there, what waits for it says nothing new.
-    if (check_channels(lowered) && inputs_there_) check_rendezvous(lowered);
+    if (rendezvous.check_order(result_.problems) && inputs_there_)
+      rendezvous.check_progress(result_.problems);
   }
 
   // Inside each program: an input is there before its use, made locally or received; and how many
@@ -347,169 +314,11 @@ class Validator {
     return true;
   }
 
-  // Sends and receives of one ordered pair of devices, as positions in the two programs.
-  struct Channel {
-    int from, to;
-    std::vector<std::uint32_t> sends, recvs;
-  };
-
-  std::size_t channel_of(int from, int to) {
-    const auto [at, added] = channel_index_.try_emplace({from, to}, channels_.size());
-    if (added) channels_.push_back({from, to, {}, {}});
-    return at->second;
-  }
-
-  void collect_channels(const Schedule& s) {
-    const int num_pipes = s.num_pipes(), num_stages = s.num_stages();
-    // Channel of a (pipe, stage)'s four kinds of transfer, found once.
-    std::vector<std::array<std::size_t, 4>> channel(
-        static_cast<std::size_t>(num_pipes) * static_cast<std::size_t>(num_stages),
-        {SIZE_MAX, SIZE_MAX, SIZE_MAX, SIZE_MAX});
-    for (std::size_t d = 0; d < s.programs.size(); ++d) {
-      for (std::size_t i = 0; i < s.programs[d].size(); ++i) {
-        const Op& op = s.programs[d][i];
-        if (!is_communication(op.kind)) continue;
-        const int partner = partner_stage(op);
-        if (partner < 0 || partner >= num_stages) continue;
-        const int other = s.placement.device_of(op.pipe, partner);
-        if (other == static_cast<int>(d)) continue;
-        std::size_t& id =
-            channel[static_cast<std::size_t>(op.pipe) * static_cast<std::size_t>(num_stages) +
-                    static_cast<std::size_t>(op.stage)]
-                   [static_cast<std::size_t>(op.kind) - static_cast<std::size_t>(OpKind::SendF)];
-        const bool send = is_send(op.kind);
-        const int self = static_cast<int>(d);
-        if (id == SIZE_MAX) id = send ? channel_of(self, other) : channel_of(other, self);
-        auto& list = send ? channels_[id].sends : channels_[id].recvs;
-        list.push_back(static_cast<std::uint32_t>(i));
-      }
-    }
-  }
-
-  // The n-th send of a channel is taken by its n-th receive, and both speak of the same tensor.
-  bool check_channels(const Schedule& s) {
-    bool all_matched = true;
-    for (const Channel& channel : channels_) {
-      bool matched = true;
-      const auto from = static_cast<std::size_t>(channel.from);
-      const auto to = static_cast<std::size_t>(channel.to);
-      const std::size_t common = std::min(channel.sends.size(), channel.recvs.size());
-      for (std::size_t n = 0; n < common; ++n) {
-        const Op& send = s.programs[from][channel.sends[n]];
-        const Op& recv = s.programs[to][channel.recvs[n]];
-        if (partner_stage(send) == recv.stage && partner_stage(recv) == send.stage &&
-            send.microbatch == recv.microbatch && send.slice == recv.slice)
-          continue;
-        report(to, channel.recvs[n], recv,
-               fmt::format("receive {} from device {} meets {} (position {} there): order differs",
-                           n, from, s.text(send), channel.sends[n]));
-        matched = false;
-        break;  // everything after the first mismatch is shifted
-      }
-      if (channel.sends.size() > common && matched)
-        report(from, channel.sends[common], s.programs[from][channel.sends[common]],
-               fmt::format("device {} has no receive for it", to));
-      if (channel.recvs.size() > common && matched)
-        report(to, channel.recvs[common], s.programs[to][channel.recvs[common]],
-               fmt::format("device {} has no send for it", from));
-      all_matched = all_matched && matched && channel.sends.size() == channel.recvs.size();
-    }
-    return all_matched;
-  }
-
-  // The graph of program order, match and rendezvous edges has no cycle. Every program is a chain,
-  // so peeling off nodes without open edges means letting devices advance: a receive is posted when
-  // it is reached, a send ends when its receive has been posted, a compute op needs the sends of
-  // what it received. What cannot be peeled off is a cycle or waits for one.
-  void check_rendezvous(const Schedule& s) {
-    const std::size_t n = s.programs.size();
-    std::vector<std::uint32_t> at(n, 0);
-    std::vector<std::vector<std::size_t>> channel_of_send(n), channel_of_recv(n);
-    for (std::size_t c = 0; c < channels_.size(); ++c) {
-      channel_of_send[static_cast<std::size_t>(channels_[c].from)].push_back(c);
-      channel_of_recv[static_cast<std::size_t>(channels_[c].to)].push_back(c);
-    }
-    std::vector<std::size_t> sent(channels_.size(), 0), posted(channels_.size(), 0);
-    std::vector<Seen> done(s.num_cells(), 0);
-
-    // The device that the next op of d waits for, or -1 when it may go.
-    const auto waits_for = [&](std::size_t d) {
-      const Op& op = s.programs[d][at[d]];
-      if (is_send(op.kind)) {
-        for (const std::size_t c : channel_of_send[d])
-          if (sent[c] < channels_[c].sends.size() && channels_[c].sends[sent[c]] == at[d])
-            return posted[c] > sent[c] ? -1 : channels_[c].to;
-        return -1;
-      }
-      if (!is_compute(op.kind)) return -1;
-      for (const Op& input : inputs_of(op, s)) {
-        const int producer = s.device_of(input);
-        if (producer == static_cast<int>(d)) continue;
-        const OpKind carrier = input.kind == OpKind::F ? OpKind::SendF : OpKind::SendB;
-        if (!(done[s.cell(input)] & bit(carrier))) return producer;
-      }
-      return -1;
-    };
-
-    std::vector<std::size_t> runnable(n);
-    std::vector<char> queued(n, 1);
-    for (std::size_t d = 0; d < n; ++d)
-      runnable[d] = n - 1 - d;
-    const auto wake = [&](int device) {
-      const auto d = static_cast<std::size_t>(device);
-      if (queued[d]) return;
-      queued[d] = 1;
-      runnable.push_back(d);
-    };
-    while (!runnable.empty()) {
-      const std::size_t d = runnable.back();
-      runnable.pop_back();
-      queued[d] = 0;
-      while (at[d] < s.programs[d].size() && waits_for(d) < 0) {
-        const Op& op = s.programs[d][at[d]];
-        if (is_send(op.kind)) {
-          done[s.cell(op)] |= bit(op.kind);
-          for (const std::size_t c : channel_of_send[d])
-            if (sent[c] < channels_[c].sends.size() && channels_[c].sends[sent[c]] == at[d]) {
-              ++sent[c];
-              wake(channels_[c].to);
-              break;
-            }
-        } else if (is_recv(op.kind)) {
-          for (const std::size_t c : channel_of_recv[d])
-            if (posted[c] < channels_[c].recvs.size() && channels_[c].recvs[posted[c]] == at[d]) {
-              ++posted[c];
-              wake(channels_[c].from);
-              break;
-            }
-        }
-        ++at[d];
-      }
-    }
-
-    const auto on = [&](std::size_t d) { return at[d] < s.programs[d].size() ? waits_for(d) : -1; };
-    bool stuck = false;
-    for (std::size_t d = 0; d < n; ++d)
-      stuck = stuck || at[d] < s.programs[d].size();
-    if (!stuck) return;
-    const auto step = [&](std::size_t d) {
-      const Op& op = s.programs[d][at[d]];
-      return fmt::format("device {} at position {} ({}) waits for device {} to {}", d, at[d],
-                         s.text(op), on(d),
-                         is_send(op.kind) ? "post its receive" : "send its input");
-    };
-    report_cycles(
-        n, on, step, [&](std::size_t d) { return s.text(s.programs[d][at[d]]); },
-        [&](std::size_t d) { return at[d]; });
-  }
-
   const Schedule& given_;
   ValidateOptions options_;
   Validation result_;
   std::vector<Seen> anywhere_;  // what of each (stage, microbatch, slice) the schedule holds at all
   bool inputs_there_ = true;
-  std::vector<Channel> channels_;
-  std::map<std::pair<int, int>, std::size_t> channel_index_;
 };
 
 }  // namespace

@@ -19,9 +19,9 @@ struct Shape {
   std::int64_t m, n, k;
 };
 // Of whole tiles and not, of rows that begin at multiples of 16 bytes and not, long sums and short.
-const std::vector<Shape> kShapes = {{1, 1, 1},     {1, 64, 128},   {7, 5, 3},      {33, 129, 65},
-                                    {256, 64, 64}, {128, 256, 1},  {64, 64, 8192}, {1024, 384, 512},
-                                    {513, 1000, 24}};
+const std::vector<Shape> kShapes = {{1, 1, 1},      {1, 64, 128},     {7, 5, 3},
+                                    {33, 129, 65},  {256, 64, 64},    {128, 256, 1},
+                                    {64, 64, 8192}, {1024, 384, 512}, {513, 1000, 24}};
 
 // The same numbers, columns contiguous instead of rows.
 at::Tensor by_columns(const at::Tensor& x) { return x.t().contiguous().t(); }
@@ -30,8 +30,8 @@ TEST_F(CudaProducts, AreThoseOfFp64InEveryLayout) {
   for (const auto type : {at::kBFloat16, at::kHalf, at::kFloat})
     for (const Shape& s : kShapes)
       for (int layout = 0; layout < 4; ++layout) {
-        SCOPED_TRACE(fmt::format("{} {} x {} x {}, layout {}", c10::toString(type), s.m, s.n, s.k,
-                                 layout));
+        SCOPED_TRACE(
+            fmt::format("{} {} x {} x {}, layout {}", c10::toString(type), s.m, s.n, s.k, layout));
         const at::Tensor a = random({s.m, s.k}, type), b = random({s.k, s.n}, type),
                          bias = random({s.n}, type);
         const at::Tensor expected = wide(a).mm(wide(b));
@@ -107,7 +107,8 @@ TEST_F(CudaProducts, BitsDoNotDependOnTheChoice) {
       const auto tried = products.tried();
       EXPECT_EQ(tried.shapes, 4);
       EXPECT_GT(tried.algorithms, 4);
-      RecordProperty("of_other_bits", static_cast<int>(tried.of_other_bits));  // with --gtest_output
+      RecordProperty("of_other_bits",
+                     static_cast<int>(tried.of_other_bits));  // with --gtest_output
       if (election == 0) first = now;
       for (std::size_t n = 0; n < now.size(); ++n)
         EXPECT_TRUE(at::equal(now[n], first[n])) << n;
