@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "runtime/config/config.h"
+#include "runtime/config/resolve.h"
 #include "schedule/generators/generator.h"
 
 namespace sluice {
@@ -16,45 +17,7 @@ namespace {
 
 constexpr int kByteTokens = 257;  // of the byte tokenizer
 
-int kv_heads_of(const ModelConfig& model) { return model.kv_heads ? model.kv_heads : model.heads; }
-
-int ffn_dim_of(const ModelConfig& model) {
-  if (model.ffn_dim) return model.ffn_dim;
-  if (model.shape != "llama") return 4 * model.dim;
-  const int two_thirds = 8 * model.dim / 3;  // of 4 dim: SwiGLU has three matrices, not two
-  return (two_thirds + 255) / 256 * 256;
-}
-
 constexpr std::int64_t kMaxRanks = 1 << 20;
-
-std::int64_t data_ranks_of(const Config& config) {
-  return std::int64_t{config.parallelism.data_parallel_replicate_degree} *
-         config.parallelism.data_parallel_shard_degree;
-}
-
-// Of one pipeline.
-int microbatches_of(const Config& config) {
-  const int given = config.parallelism.num_microbatches;
-  if (given) return given;
-  return static_cast<int>(
-      std::max<std::int64_t>(config.training.global_batch_size / data_ranks_of(config), 1));
-}
-
-int slices_of(const ParallelismConfig& parallelism) {
-  return parallelism.slice_sizes.empty() ? parallelism.slices
-                                         : static_cast<int>(parallelism.slice_sizes.size());
-}
-
-// Equal ones where none are given, the first ones one token longer where the length does not
-// divide.
-std::vector<int> slice_sizes_of(const Config& config) {
-  if (!config.parallelism.slice_sizes.empty()) return config.parallelism.slice_sizes;
-  const int length = config.training.sequence_length, slices = slices_of(config.parallelism);
-  std::vector<int> sizes;
-  for (int slice = 0; slice < slices; ++slice)
-    sizes.push_back(length / slices + (slice < length % slices ? 1 : 0));
-  return sizes;
-}
 
 std::int64_t sum(const std::vector<int>& list) {
   return std::accumulate(list.begin(), list.end(), std::int64_t{0});
@@ -402,23 +365,6 @@ std::vector<std::string> validate_config(const Config& config) {
   check_generate(config, problems);
   check_cluster(config, problems);
   return problems.take();
-}
-
-Config resolve_config(const Config& config) {
-  Config resolved = config;
-  resolved.model.kv_heads = kv_heads_of(config.model);
-  resolved.model.ffn_dim = ffn_dim_of(config.model);
-  if (config.model.norm_epsilon == 0)
-    resolved.model.norm_epsilon = config.model.shape == "bert" ? 1e-12 : 1e-5;
-  if (config.model.positions == 0) resolved.model.positions = config.training.sequence_length;
-  ParallelismConfig& parallelism = resolved.parallelism;
-  parallelism.num_microbatches = microbatches_of(config);
-  parallelism.slices = slices_of(config.parallelism);
-  if (parallelism.slices > 1) parallelism.slice_sizes = slice_sizes_of(config);
-  if (parallelism.pipeline_parallel_schedule_csv.empty() && parallelism.stages_per_device == 0)
-    parallelism.stages_per_device =
-        find_generator(parallelism.pipeline_parallel_schedule).knobs.default_stages_per_device;
-  return resolved;
 }
 
 }  // namespace sluice
