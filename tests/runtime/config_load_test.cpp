@@ -7,8 +7,6 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/text.h"
-#include "data/tokenizer.h"
 #include "runtime/config/config.h"
 #include "runtime/config/schema.h"
 #include "support/golden.h"
