@@ -20,10 +20,9 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kCandidates = 16;
-constexpr std::int64_t kSample = 512;  // rows at each end whose bits are compared
-
-// How often an algorithm runs again after a first time of so many seconds; the best one counts.
-int rounds_after(double seconds) { return seconds < 2e-3 ? 3 : seconds < 20e-3 ? 1 : 0; }
+constexpr std::int64_t kSample = 512;  // rows at each end of a result whose bits are compared
+constexpr int kRounds = 3;             // the best of so many counts
+constexpr double kLong = 5e-3;         // seconds: of a product that takes longer, one round
 
 // A tensor's matrix as cuBLAS sees it, column after column.
 struct Matrix {
@@ -63,7 +62,7 @@ struct Call {
 };
 
 // What the choice of an algorithm may depend on.
-using Key = std::array<std::int64_t, 17>;
+using Key = std::array<std::int64_t, 18>;
 
 Key key_of(const Call& call, const at::Tensor& out) {
   return {call.first.rows,
@@ -73,11 +72,12 @@ Key key_of(const Call& call, const at::Tensor& out) {
           call.second.columns,
           call.second.stride,
           call.second.transposed,
+          call.result.columns,
           call.result.stride,
           type_of(call.a),
           type_of(out),
           call.adds,
-          call.bias.defined(),
+          call.bias.defined() ? alignment(call.bias) : 0,
           alignment(call.a),
           alignment(call.b),
           alignment(out),
@@ -101,7 +101,7 @@ class Owned {
   T handle_ = nullptr;
 };
 
-// cuBLAS's description of a product. Made for each call: it takes less time than to look it up.
+// cuBLAS's description of a product, made for each call.
 class Description {
  public:
   Description(const Call& call, const at::Tensor& out) {
@@ -227,7 +227,10 @@ struct Products::State {
       std::size_t best = 0;
       double least = 0;
       for (std::size_t n = 0; n < algorithms.size(); ++n) {
-        if (call.adds) into.copy_(out);
+        if (call.adds)
+          into.copy_(out);
+        else
+          into.zero_();
         const auto seconds = [&] {
           Moment start, end;
           start.record();
@@ -236,15 +239,20 @@ struct Products::State {
           end.wait();
           return end.seconds_since(start);
         };
-        const double first = seconds();
-        const at::Tensor bits = bits_of(into);
+        try {
+          seconds();  // may have to load the kernel
+        } catch (const c10::Error&) {
+          if (n == 0) throw;
+          continue;
+        }
+        double fewest = seconds();
+        const at::Tensor bits = bits_of(into);  // where it adds, of a second product to the first
         if (n == 0) wanted = bits;
         if (!at::equal(bits, wanted)) {
           ++tried.of_other_bits;
           continue;
         }
-        double fewest = first;
-        for (int round = 0; round < rounds_after(first); ++round)
+        for (int round = 1; round < (fewest < kLong ? kRounds : 1); ++round)
           fewest = std::min(fewest, seconds());
         if (n == 0 || fewest < least) {
           least = fewest;

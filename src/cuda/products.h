@@ -1,9 +1,9 @@
 // Matrix products on a GPU, on the current stream. cuBLAS has several algorithms for a product and
-// guesses which is the fastest, for the whole GPU and for products larger than a slice's: on a
-// partition of few SMs the right one is up to a third faster. So the first time that a product of a
-// shape comes up they are all tried, and the fastest stays. An algorithm stands for election only
-// if it gives the bits of the one that cuBLAS proposes first: what is computed does not depend on
-// how long anything took. A build without CUDA has a version of this that throws (absent.cpp).
+// guesses which is the fastest; on a partition of few SMs, whose number it is told, another one is
+// often up to a fifth faster. So the first time that a product of a shape comes up its proposals
+// are tried, and the fastest stays. Only those stand for election that give the bits of its first
+// one, in the rows that are looked at: what is computed does not depend on how long anything took.
+// A build without CUDA has a version of this that throws (absent.cpp).
 #pragma once
 
 #include <ATen/ATen.h>

@@ -28,6 +28,7 @@ Linear make_linear(std::vector<Parameter>& parameters, const LinearOptions& opti
     rows += part.shard.shape()[0];
   const std::int64_t columns = options.parts[0].shard.shape()[1];
   Linear linear;
+  linear.trained = options.kind.trained;
   linear.weight = at::empty({rows, columns}, options.kind.values());
   linear.d_weight = options.kind.gradient({rows, columns});
   if (!options.parts[0].bias.whole.empty()) {
@@ -53,7 +54,7 @@ Linear make_linear(std::vector<Parameter>& parameters, const LinearOptions& opti
 
 at::Tensor linear(const at::Tensor& x, const Linear& linear) {
   const at::Tensor bias = linear.adds_bias ? linear.bias : at::Tensor();
-  if (x.is_cuda()) return cuda::product(x, linear.weight.t(), bias);
+  if (x.is_cuda() && linear.trained) return cuda::product(x, linear.weight.t(), bias);
   return bias.defined() ? at::addmm(bias, x, linear.weight.t()) : at::mm(x, linear.weight.t());
 }
 

@@ -19,6 +19,9 @@ struct Linear {
   at::Tensor d_weight;
   at::Tensor d_bias;      // likewise
   bool adds_bias = true;  // of the ranks that add up a product, one does
+  // Training repeats its shapes: worth an election (cuda/products.h). Documents and prompts are of
+  // any length.
+  bool trained = true;
 };
 // Rows of a product's weight that are a parameter of their own.
 struct LinearPart {
