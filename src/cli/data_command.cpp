@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/say.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "data/bpe.h"
@@ -42,13 +43,13 @@ class Progress {
     last_ = now;
     shown_ = true;
     constexpr double kMiB = 1 << 20;
-    fmt::print(stderr, "\r{} {:.0f} of {:.0f} MiB ({}%)\033[K", what_,
-               static_cast<double>(done) / kMiB, static_cast<double>(total) / kMiB,
-               static_cast<int>(100.0 * static_cast<double>(done) / static_cast<double>(total)));
+    say("\r{} {:.0f} of {:.0f} MiB ({}%)\033[K", what_, static_cast<double>(done) / kMiB,
+        static_cast<double>(total) / kMiB,
+        static_cast<int>(100.0 * static_cast<double>(done) / static_cast<double>(total)));
     std::fflush(stderr);
   }
   void clear() {
-    if (std::exchange(shown_, false)) fmt::print(stderr, "\r\033[K");
+    if (std::exchange(shown_, false)) say("\r\033[K");
   }
 
  private:

@@ -1,6 +1,7 @@
 #include "cli/device_flag.h"
 
 #include "base/error.h"
+#include "runtime/out_of_memory.h"
 #include "runtime/rank_device.h"
 
 namespace sluice::cli {
@@ -11,13 +12,16 @@ void DeviceFlag::add(CLI::App& app) {
 }
 
 void DeviceFlag::run(const std::function<void(at::Device)>& work) const {
-  if (name == "cpu") return work(at::kCPU);
-  if (name != "cuda") throw user_error("--device is '{}': needs cpu or cuda", name);
-  require_gpu("--device", "--device cpu");
-  const at::Device device(at::kCUDA, 0);
+  if (name != "cpu" && name != "cuda")
+    throw user_error("--device is '{}': needs cpu or cuda", name);
+  if (name == "cuda") require_gpu("--device", "--device cpu");
+  const at::Device device = name == "cuda" ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
   try {
     work(device);
-  } catch (const c10::OutOfMemoryError&) {
+  } catch (const c10::Error& error) {
+    if (!is_out_of_memory(error)) throw;
+    if (device.is_cpu())
+      throw UserError("this machine's memory is full: the model does not fit", ExitCode::temporary);
     const cuda::MemoryUse use = cuda::memory_use(device.index());
     constexpr double kGibibyte = 1 << 30;
     throw UserError(fmt::format("the GPU is full: the model and what it computes held {:.1f} GiB "

@@ -1,15 +1,14 @@
 // sluice generate CHECKPOINT --prompt TEXT: what the model makes of it.
 #include <fmt/ranges.h>
 
-#include <cerrno>
 #include <chrono>
-#include <cstdio>
-#include <cstring>
 
+#include "base/say.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/device_flag.h"
 #include "cli/options.h"
+#include "cli/output.h"
 #include "runtime/generation.h"
 
 namespace sluice::cli {
@@ -27,11 +26,7 @@ struct Flags {
 };
 
 // At once, so that people see the text come.
-void show(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
-    throw UserError(fmt::format("cannot write standard output: {}", std::strerror(errno)),
-                    ExitCode::temporary);
-}
+void show(std::string_view text) { OutputFlags().write(std::string(text)); }
 
 std::vector<std::int32_t> parse_ids(const std::string& text) {
   std::vector<std::int32_t> ids;
@@ -70,9 +65,9 @@ void run(const Flags& flags, at::Device device) {
   show("\n");
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
-  fmt::print(stderr, "sluice: {} tokens{} in {:.2f} s: {:.0f} tokens/s\n", drawn,
-             drawn < options.num_tokens ? ", to the end of the document," : "", seconds,
-             static_cast<double>(drawn) / seconds);
+  say("sluice: {} tokens{} in {:.2f} s: {:.0f} tokens/s\n", drawn,
+      drawn < options.num_tokens ? ", to the end of the document," : "", seconds,
+      static_cast<double>(drawn) / seconds);
 }
 
 }  // namespace

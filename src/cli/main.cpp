@@ -1,4 +1,8 @@
 // The command line.
+#include <fcntl.h>
+
+#include <csignal>
+
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/report.h"
@@ -29,9 +33,17 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   return fmt::format("{}; {} shows the usage", text, where);
 }
 
+// A standard file that is closed would be the next one that is opened, and get what we print.
+void hold_standard_files() {
+  for (int file = 0; file <= 2; ++file)
+    if (fcntl(file, F_GETFD) < 0) open("/dev/null", O_RDONLY);  // writing to it fails, as before
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  hold_standard_files();
+  std::signal(SIGXFSZ, SIG_IGN);  // a file over its limit is an error of the write, told as such
   CLI::App app{"Sluice: pipeline schedules as values: generate, prove, price, draw, export, train.",
                "sluice"};
   app.set_version_flag("--version", std::string("sluice ") + SLUICE_VERSION);

@@ -33,7 +33,7 @@ constexpr std::array<std::pair<std::string_view, Format>, 8> kFormats = {
 
 UserError write_error(const std::string& where) {
   const int code = errno;
-  const bool temporary = code == ENOSPC || code == EDQUOT || code == EIO;
+  const bool temporary = code == ENOSPC || code == EDQUOT || code == EIO || code == EFBIG;
   return UserError(fmt::format("cannot write {}: {}", where, std::strerror(code)),
                    temporary ? ExitCode::temporary : ExitCode::usage);
 }

@@ -121,6 +121,12 @@ std::string json(const Schedule& schedule, const Balance& balance, const Outcome
 void run(const Flags& flags) {
   const Format format = flags.output.format("text,json");
   std::vector<std::string> words = flags.command->remaining();
+  for (const std::string& word : words)
+    if (word.starts_with("--parallelism.layers_per_stage"))
+      throw user_error("{}: partition finds the layers of stages itself; leave it out", word);
+  if (const auto memory = parse_double(flags.memory);
+      !flags.memory.empty() && !(memory && *memory > 0))
+    throw user_error("--memory-cap-mib is '{}': needs a number above 0", flags.memory);
   words.push_back("--parallelism.layers_per_stage=auto");
   if (!flags.costs.empty()) words.push_back("--parallelism.partition_costs=" + flags.costs);
   if (!flags.memory.empty()) words.push_back("--parallelism.device_memory_mib=" + flags.memory);

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "base/say.h"
 #include "schedule/text_format.h"
 
 namespace sluice::cli {
@@ -52,8 +53,8 @@ ExitCode write_priced(const PricedSchedule& priced, Format format, bool timeline
     output.write(render(priced, format, timeline, output.to_standard_output()));
   if (priced.validation.valid()) return ExitCode::ok;
   if (format != Format::json)
-    fmt::print(stderr, "sluice: {} is not a valid schedule\n{}", priced.schedule.name,
-               problem_lines(priced.validation));
+    say("sluice: {} is not a valid schedule\n{}", priced.schedule.name,
+        problem_lines(priced.validation));
   return ExitCode::invalid_schedule;
 }
 

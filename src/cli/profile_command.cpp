@@ -1,6 +1,7 @@
 // sluice profile CONFIG: what the ops of a run take on this machine, as a costs file.
 #include <fmt/ranges.h>
 
+#include "base/say.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/output.h"
@@ -55,22 +56,19 @@ ExitCode run(const Flags& flags) {
   const RunSetup setup = set_up_run(loaded);
   const auto& [config, schedule, options, memory] = setup;
   const RankDevices devices(config.cluster, own_gpu(config.comm));
-  return run_ranks(config.comm, mesh_of(options, schedule).size(), report_error,
-                   [&](Communicator& world) {
-                     const auto stream = devices.take(world.rank());
-                     ProfileOptions profile;
-                     profile.threads_per_rank = threads_per_rank(world);
-                     profile.on_progress = [](const std::string& note) {
-                       fmt::print(stderr, "sluice: {}\n", note);
-                     };
-                     const Costs costs = profile_ops(options, schedule, world, profile);
-                     if (world.rank() != 0) return;
-                     OutputFlags output;
-                     output.out = flags.out;
-                     output.write(costs_to_json(costs));
-                     if (!output.to_standard_output())
-                       OutputFlags().write(summary(schedule, costs));
-                   });
+  return run_ranks(
+      config.comm, mesh_of(options, schedule).size(), report_error, [&](Communicator& world) {
+        const auto stream = devices.take(world.rank());
+        ProfileOptions profile;
+        profile.threads_per_rank = threads_per_rank(world);
+        profile.on_progress = [](const std::string& note) { say("sluice: {}\n", note); };
+        const Costs costs = profile_ops(options, schedule, world, profile);
+        if (world.rank() != 0) return;
+        OutputFlags output;
+        output.out = flags.out;
+        output.write(costs_to_json(costs));
+        if (!output.to_standard_output()) OutputFlags().write(summary(schedule, costs));
+      });
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <string_view>
 
+#include "base/say.h"
 #include "base/text.h"
 
 namespace sluice::cli {
@@ -86,7 +87,7 @@ void Progress::step(const StepMetrics& metrics) {
   std::string text = step_line(line);
   if (metrics.validation_loss)
     text += fmt::format("  validation: {:8.5f}", *metrics.validation_loss);
-  fmt::print("{}\n", text);
+  std::puts(text.c_str());
   std::fflush(stdout);
 
   // Saving and validating count too: the pace is that of the clock on the wall, once there are two
@@ -106,17 +107,17 @@ void Progress::step(const StepMetrics& metrics) {
 
 void Progress::note(const std::string& text) {
   erase_bar();
-  fmt::print(stderr, "sluice: {}\n", text);
+  say("sluice: {}\n", text);
   draw_bar();
 }
 
 void Progress::erase_bar() {
-  if (has_bar_ && bar_) fmt::print(stderr, "\r\x1b[K");
+  if (has_bar_ && bar_) say("\r\x1b[K");
 }
 
 void Progress::draw_bar() {
   // The cursor goes back to the start: whoever else writes to the terminal writes over the bar.
-  if (has_bar_ && bar_) fmt::print(stderr, "{}\r", bar_line(*bar_, terminal_columns() - 1));
+  if (has_bar_ && bar_) say("{}\r", bar_line(*bar_, terminal_columns() - 1));
 }
 
 std::string Progress::bar_line(const Bar& bar, int columns) const {

@@ -4,13 +4,14 @@
 #include <cstdio>
 #include <new>
 
+#include "base/say.h"
 #include "comm/communicator.h"
 
 namespace sluice::cli {
 namespace {
 
 ExitCode fail(ExitCode code, const std::string& text) {
-  fmt::print(stderr, "sluice: {}\n", text);
+  say("sluice: {}\n", text);
   return code;
 }
 

@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 
+#include "base/error.h"
 #include "cli/output.h"
+#include "runtime/files/file_system.h"
+#include "runtime/preflight.h"
 #include "trace/render.h"
 
 namespace sluice::cli {
@@ -23,6 +27,14 @@ StepComparison compare_step(const Schedule& schedule, std::vector<DeviceTimeline
       step.measured.makespan = std::max(step.measured.makespan, device.spans.back().end);
   step.measured.devices = std::move(measured);
   return step;
+}
+
+void check_trace(const std::string& path) {
+  if (!path.ends_with(".json") && !path.ends_with(".svg") && !path.ends_with(".html"))
+    throw user_error("--trace is {}: needs a file that ends in .json, .svg or .html", path);
+  const std::string folder = parent_folder(path);
+  if (!is_there(folder)) throw file_error("write to", folder, ENOENT);
+  check_writable(folder);
 }
 
 void write_trace(const std::string& path, const StepComparison& step) {

@@ -21,8 +21,11 @@ struct StepComparison {
 StepComparison compare_step(const Schedule& schedule, std::vector<DeviceTimeline> measured,
                             const Costs& costs);
 
+// Throws UserError unless a trace can be written there.
+void check_trace(const std::string& path);
+
 // Both in one picture or trace, measured above predicted. The ending of `path` decides: .svg,
-// .html, else Chrome's JSON.
+// .html, or Chrome's JSON.
 void write_trace(const std::string& path, const StepComparison& step);
 
 }  // namespace sluice::cli

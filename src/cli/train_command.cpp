@@ -2,8 +2,8 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <memory>
 
 #include "cli/commands.h"
@@ -14,7 +14,6 @@
 #include "cli/run_setup.h"
 #include "cli/run_trace.h"
 #include "runtime/datasets.h"
-#include "runtime/files/file_system.h"
 #include "runtime/preflight.h"
 #include "runtime/rank_device.h"
 #include "runtime/ranks.h"
@@ -67,13 +66,9 @@ ExitCode run(const Flags& flags) {
   const RunSetup setup = set_up_run(loaded);
   const auto& [config, schedule, options, predicted] = setup;
   const Datasets data = open_datasets(config);
+  if (!flags.trace.empty()) check_trace(flags.trace);
   if (flags.dry_run) {
     check_before_run(config, options, data.training);
-    if (!flags.trace.empty()) {
-      const std::string folder = parent_folder(flags.trace);
-      if (!is_there(folder)) throw file_error("write to", folder, ENOENT);
-      check_writable(folder);
-    }
     if (prints_for_all())
       OutputFlags().write(format == Format::json ? dry_run_json(setup) : dry_run_text(setup));
     return ExitCode::ok;
@@ -82,7 +77,7 @@ ExitCode run(const Flags& flags) {
   // SIGUSR1 is what mpirun hands on as it comes, and what Slurm can send ahead of its time limit.
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1})
     std::signal(signal, request_stop);
-  std::signal(SIGXFSZ, SIG_IGN);  // a file over its limit is an error of the write, told as such
+  std::signal(SIGPIPE, SIG_IGN);  // who reads the lines may go; the run goes on
   TrainingRun training_run{.config = config,
                            .options = options,
                            .lowered = schedule,
@@ -102,7 +97,7 @@ ExitCode run(const Flags& flags) {
   Progress progress(config, options.shape);
   training_run.on_step = [&](const StepMetrics& metrics) { progress.step(metrics); };
   training_run.on_note = [&](const std::string& note) { progress.note(note); };
-  training_run.on_sample = [](const std::string& text) { fmt::print("{}\n", text); };
+  training_run.on_sample = [](const std::string& text) { std::puts(text.c_str()); };
 
   const RankDevices devices(config.cluster, own_gpu(config.comm));
   std::atomic<bool> stopped = false;

@@ -1,6 +1,7 @@
 #include "runtime/executor.h"
 
 #include "base/error.h"
+#include "runtime/out_of_memory.h"
 #include "trace/around.h"
 
 namespace sluice {
@@ -96,9 +97,8 @@ void Executor::run_to(std::size_t limit) {
       throw CommError(located(error.what(), next_), error.guilty(), error.code());
     } catch (const UserError& error) {
       throw UserError(located(error.what(), next_), error.code());
-    } catch (const c10::OutOfMemoryError&) {
-      throw;  // who knows what else is held tells it
     } catch (const c10::Error& error) {
+      if (is_out_of_memory(error)) throw;  // who knows what else is held tells it
       throw InternalError(located(error.what_without_backtrace(), next_));
     } catch (const std::exception& error) {
       throw InternalError(located(error.what(), next_));

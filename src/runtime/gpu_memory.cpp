@@ -67,9 +67,17 @@ std::string memory_line(GpuMemory memory, std::int64_t peak) {
 
 UserError out_of_memory(const TrainerOptions& options, const Schedule& schedule,
                         const Communicator& world, std::int64_t stash) {
-  const cuda::MemoryUse use = cuda::memory_use(options.kind.device.index());
   GpuMemory memory = fixed_memory(options, schedule, world);
   memory.stash = stash;
+  if (!options.kind.on_gpu())
+    return UserError(
+        fmt::format("this machine's memory is full. A pipeline's weights take {:.2f} GiB, its "
+                    "gradients {:.2f} and its optimizer {:.2f}; this rank's stash held {:.2f}; {}; "
+                    "train --dry-run says what a run needs",
+                    gibibytes(memory.weights), gibibytes(memory.gradients),
+                    gibibytes(memory.optimizer), gibibytes(stash), remedy(options, memory)),
+        ExitCode::temporary);
+  const cuda::MemoryUse use = cuda::memory_use(options.kind.device.index());
   memory.rest = rest_of(memory, use.allocated);
   const double total = gibibytes(use.total);
   const std::int64_t fixed = memory.weights + memory.gradients + memory.optimizer;

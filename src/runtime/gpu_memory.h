@@ -1,4 +1,4 @@
-// Where the memory of a GPU has gone, by name.
+// Where the memory of a GPU has gone, by name; and what to say when it, or the machine's, is full.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ struct GpuMemory {
 GpuMemory fixed_memory(const TrainerOptions& options, const Schedule& schedule,
                        const Communicator& world);
 
-// The error of a run whose GPU is full while `stash` bytes are stashed: one line with what holds
-// how much and which setting would help most.
+// The error of a run whose GPU or machine is full while `stash` bytes are stashed: one line with
+// what holds how much and which setting would help most.
 UserError out_of_memory(const TrainerOptions& options, const Schedule& schedule,
                         const Communicator& world, std::int64_t stash);
 

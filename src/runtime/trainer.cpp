@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "runtime/gpu_memory.h"
+#include "runtime/out_of_memory.h"
 #include "schedule/transforms/forward_only.h"
 #include "schedule/transforms/forward_prefix.h"
 
@@ -168,7 +169,11 @@ template <typename Run>
 auto Trainer::guarded(const Run& run) {
   try {
     return run();
-  } catch (const c10::OutOfMemoryError&) {
+  } catch (const c10::Error& cause) {
+    if (!is_out_of_memory(cause)) {
+      mesh_.world().fail(std::current_exception());
+      throw;
+    }
     std::int64_t stash = 0;
     for (const auto& [number, stage] : stages_)
       stash += stage->stash_bytes();

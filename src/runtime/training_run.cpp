@@ -14,6 +14,7 @@
 #include "runtime/gpu_memory.h"
 #include "runtime/op_timings.h"
 #include "runtime/options.h"
+#include "runtime/out_of_memory.h"
 
 namespace sluice {
 namespace {
@@ -262,7 +263,8 @@ RunEnd run_training(const TrainingRun& run, Communicator& world) {
     RunEnd end = run_all_steps(run, world);
     show_sample(run, world, end);
     return end;
-  } catch (const c10::OutOfMemoryError&) {
+  } catch (const c10::Error& error) {
+    if (!is_out_of_memory(error)) throw;
     // Before the first op, or between steps.
     throw out_of_memory(run.options, run.lowered, world, 0);
   }

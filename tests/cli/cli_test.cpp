@@ -238,6 +238,26 @@ TEST(Cli, AFullDiskIsATemporaryFailure) {
   EXPECT_NE(ran.err.find("No space left on device"), std::string::npos);
 }
 
+TEST(Cli, AFileOverItsLimitLeavesNothing) {
+  const TemporaryFolder folder;
+  const Ran ran = test::run_shell(
+      std::string("ulimit -f 8; '") + SLUICE_BINARY +
+          "' schedule zb-v --devices 8 --microbatches 64 --format svg --out large.svg",
+      folder.path());
+  EXPECT_EQ(ran.code, 75);
+  EXPECT_NE(ran.err.find("cannot write 'large.svg': File too large"), std::string::npos) << ran.err;
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(Cli, StandardFilesThatCannotBeWrittenChangeNoExitCode) {
+  const auto code = [](const std::string& flags) {
+    return test::run_shell(std::string("'") + SLUICE_BINARY + "' " + flags).code;
+  };
+  EXPECT_EQ(code("schedule 1f1b --devices 0 --microbatches 8 2>/dev/full"), 2);
+  EXPECT_EQ(code("schedule 1f1b --devices 0 --microbatches 8 2>&-"), 2);
+  EXPECT_NE(code("schedule 1f1b --devices 4 --microbatches 8 >&-"), 0);
+}
+
 TEST(Cli, OutNeverReplacesAPipeOrALink) {
   const TemporaryFolder folder;
   const std::string target = folder.write("target.csv", "old\n"),

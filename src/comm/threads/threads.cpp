@@ -16,6 +16,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/say.h"
 
 namespace sluice {
 
@@ -175,7 +176,7 @@ class World {
       text = error.what();
     } catch (...) {  // the failure says what there is to say
     }
-    fmt::print(stderr, "sluice: {}\nsluice: did not come back: rank {}\n", text, hung);
+    say("sluice: {}\nsluice: did not come back: rank {}\n", text, hung);
     std::_Exit(static_cast<int>(failure_->code()));
   }
 

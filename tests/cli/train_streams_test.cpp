@@ -1,0 +1,70 @@
+// Training whose standard files are closed, full or left by their readers, and whose machine is
+// full.
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "support/golden.h"
+#include "support/tiny_run.h"
+
+namespace sluice {
+namespace {
+
+using test::Ran;
+
+class TrainStreams : public test::TinyRun {
+ protected:
+  bool is_saved(int step) const {
+    return std::filesystem::exists(fmt::format("{}/checkpoints/step-{:08}", folder_.path(), step));
+  }
+};
+
+TEST_F(TrainStreams, WhatIsPrintedGoesIntoNoOtherFile) {
+  ASSERT_EQ(train(">&-").code, 0);
+  EXPECT_TRUE(is_saved(12));
+  std::istringstream lines(test::read_text(folder_.path() + "/metrics/metrics.jsonl"));
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count)
+    EXPECT_TRUE(nlohmann::json::accept(line)) << line;
+  EXPECT_EQ(count, 12);
+}
+
+TEST_F(TrainStreams, AFullLogEndsNoRun) {
+  EXPECT_EQ(train("2>/dev/full").code, 0);
+  EXPECT_TRUE(is_saved(12));
+  EXPECT_EQ(train("--model.layers=none 2>/dev/full").code, 2);
+}
+
+TEST_F(TrainStreams, AReaderThatLeavesEndsNoRun) {
+  const Ran ran = sluice("train run.toml | head -n 1");
+  EXPECT_EQ(std::count(ran.out.begin(), ran.out.end(), '\n'), 1) << ran.out;
+  EXPECT_TRUE(is_saved(12)) << ran.err;
+}
+
+TEST_F(TrainStreams, ATraceThatCannotBeWrittenIsRefusedAtTheStart) {
+  for (const auto& [file, words] : {std::pair("nowhere/trace.svg", "cannot write to nowhere"),
+                                    std::pair("trace.pdf", "needs a file that ends in .json")}) {
+    const Ran ran = train(fmt::format("--trace {}", file));
+    EXPECT_EQ(ran.code, 2);
+    EXPECT_NE(ran.err.find(words), std::string::npos) << ran.err;
+    EXPECT_EQ(ran.out, "");
+  }
+  EXPECT_FALSE(is_saved(4));
+}
+
+TEST_F(TrainStreams, AFullMachineIsToldInOneLine) {
+  std::ifstream setting("/proc/sys/vm/overcommit_memory");
+  if (int value = 0; setting >> value && value == 1)
+    GTEST_SKIP() << "here memory is promised without end";
+  const Ran ran = train("--model.dim=200000 --model.heads=10");
+  EXPECT_EQ(ran.code, 75);
+  EXPECT_NE(ran.err.find("this machine's memory is full. A pipeline's weights take "),
+            std::string::npos)
+      << ran.err;
+  EXPECT_EQ(ran.err.find("bug"), std::string::npos) << ran.err;
+  EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 2) << ran.err;  // with the run's own
+}
+
+}  // namespace
+}  // namespace sluice
