@@ -78,6 +78,10 @@ double stages_per_device(const Schedule& schedule) {
 // Digits that read back as the same number.
 std::string exact(double value) { return fmt::format("{}", value); }
 
+int stages_of(const Flags& flags, const Knobs& knobs) {
+  return knobs.stages_per_device ? flags.stages_per_device : knobs.default_stages_per_device;
+}
+
 Row price_variant(const Flags& flags, const Variant& variant) {
   const Knobs& knobs = variant.generator->knobs;
   GeneratorOptions options;
@@ -86,8 +90,7 @@ Row price_variant(const Flags& flags, const Variant& variant) {
   options.slices = variant.slices;
   options.comm = flags.pricing.comm;
   options.keep_after_i = flags.pricing.keep_after_i;
-  options.stages_per_device =
-      knobs.stages_per_device ? flags.stages_per_device : knobs.default_stages_per_device;
+  options.stages_per_device = stages_of(flags, knobs);
   const double v = options.stages_per_device;
   options.times = {flags.pricing.times.f / v, flags.pricing.times.i / v, flags.pricing.times.w / v};
   Row row;
@@ -135,6 +138,10 @@ Row price_variant(const Flags& flags, const Variant& variant) {
 
 Comparison compare(const Flags& flags) {
   Comparison out;
+  const auto leave_out = [&](const std::string& label, double peak, double cap) {
+    out.left_out.emplace_back(label,
+                              fmt::format("peak {} is over the cap {}", number(peak), number(cap)));
+  };
   double reference = 0;
   for (const Variant& variant : variants(flags)) {
     std::string label(variant.generator->name);
@@ -144,11 +151,11 @@ Comparison compare(const Flags& flags) {
       Row row = price_variant(flags, variant);
       if (variant.generator->name == "1f1b") reference = row.peak;
       if (flags.memory_cap > 0 && row.peak > flags.memory_cap * (1 + 1e-12))
-        out.left_out.emplace_back(
-            row.label,
-            fmt::format("peak {} is over the cap {}", number(row.peak), number(flags.memory_cap)));
+        leave_out(row.label, row.peak, flags.memory_cap);
       else
         out.rows.push_back(std::move(row));
+    } catch (const CapTooLow& error) {
+      leave_out(label, error.enough / stages_of(flags, variant.generator->knobs), variant.cap);
     } catch (const UserError& error) {
       out.left_out.emplace_back(label, error.what());
     }
@@ -231,6 +238,11 @@ void run(Flags& flags) {
     check_contention(flags.pricing.contention, flags.devices, "--contention");
   if (!flags.slices.given()) flags.slices.slices = std::min(4, flags.slices.tokens);
   const Comparison comparison = compare(flags);
+  if (comparison.rows.empty()) {
+    // The first asks least of all.
+    const auto& [label, reason] = comparison.left_out.front();
+    throw user_error("nothing to compare: {}: {}", label, reason);
+  }
   if (format == Format::json) return flags.output.write(json(flags, comparison));
   if (format == Format::text) return flags.output.write(text(flags, comparison));
   std::vector<ComparisonPoint> points;
@@ -248,10 +260,11 @@ void add_compare(CLI::App& app, ExitCode&) {
   add_int(*command, "--microbatches", flags->microbatches, 1, 1 << 20, "microbatches, m");
   add_int(*command, "--stages-per-device", flags->stages_per_device, 1, 1024,
           "stages per device of the interleaved schedules (default 2)");
+  // Before its first backward a device has seen the whole of a microbatch: nothing needs less.
   add_number(
-      *command, "--memory-cap", flags->memory_cap, 0, 1e9,
+      *command, "--memory-cap", flags->memory_cap, 1, 1e9,
       "leave out what needs more, in device-microbatches; zb and adaptive-v search under it");
-  flags->slices.add(*command, "cut sequences into K slices where a schedule can (default 4)");
+  flags->slices.add(*command, "cut sequences into N slices where a schedule can (default 4)");
   flags->pricing.add(*command, false,
                      "times of a device's F,I,W on a whole microbatch (default 1,1,1; B = I + W)");
   flags->output.add(*command, "text (default), svg, json");

@@ -10,6 +10,7 @@
 #include "base/say.h"
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/options.h"
 #include "data/bpe.h"
 #include "data/indexed.h"
 #include "data/token_source.h"
@@ -130,13 +131,14 @@ void convert(const Flags& flags) {
     throw user_error("--out is '{}': needs a file name before .bin and .idx", flags.out);
   DocumentOptions options;
   options.format = text_format(flags.format);
-  if (!flags.key.empty()) {
-    if (options.format == TextFormat::text) throw user_error("--key is for --format jsonl only");
-    options.key = flags.key;
-  }
+  if (!flags.key.empty()) options.key = flags.key;
   const std::string prefix = indexed_prefix(flags.out);
   refuse_output_inside_input(flags, prefix);
   const std::vector<std::string> files = document_files(flags.input);
+  check_of(!flags.key.empty(), "--key",
+           std::any_of(files.begin(), files.end(),
+                       [&](const auto& file) { return reads_as_jsonl(file, options.format); }),
+           "--format jsonl");
   Progress progress("reading");
   options.progress = [&](std::int64_t done, std::int64_t total) { progress.show(done, total); };
   const auto tokenizer = flags.tokenizer.empty() ? nullptr : open_tokenizer(flags.tokenizer);
@@ -208,19 +210,16 @@ void add_data(CLI::App& app, ExitCode&) {
       app.add_subcommand("data", "text or JSONL to token files (Megatron .bin and .idx)");
   command->add_option("input", flags->input,
                       "a file, or a folder: all files in it (names with a dot first left out)");
-  command->add_option("--out", flags->out, "write PREFIX.bin and PREFIX.idx")->type_name("PREFIX");
-  command
-      ->add_option("--format", flags->format,
-                   "text: one file is one document; jsonl: one line is (default: by file name)")
+  add_text(*command, "--out", flags->out, "write PREFIX.bin and PREFIX.idx")->type_name("PREFIX");
+  add_text(*command, "--format", flags->format,
+           "text: one file is one document; jsonl: one line is (default: by file name)")
       ->type_name("NAME");
-  command->add_option("--key", flags->key, "key of the text in a jsonl line (default text)")
+  add_text(*command, "--key", flags->key, "key of the text in a jsonl line (default text)")
       ->type_name("NAME");
-  command
-      ->add_option("--tokenizer", flags->tokenizer,
-                   "a tokenizer.json, byte-level BPE (default: tokens are bytes)")
+  add_text(*command, "--tokenizer", flags->tokenizer,
+           "a tokenizer.json, byte-level BPE (default: tokens are bytes)")
       ->type_name("FILE");
-  command->add_option("--inspect", flags->inspect, "describe an existing pair")
-      ->type_name("PREFIX");
+  add_text(*command, "--inspect", flags->inspect, "describe an existing pair")->type_name("PREFIX");
   command->callback([flags] { run(*flags); });
 }
 

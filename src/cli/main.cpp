@@ -19,16 +19,28 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const std::string where =
       inner == &app ? "sluice --help" : fmt::format("sluice {} --help", inner->get_name());
   std::string text = error.what();
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    text = text.substr(0, text.find(':')) + " needs a value";
+    for (const CLI::Option* option : inner->get_options())
+      if (option->count() > 1 && option->get_items_expected_max() == 1)
+        text =
+            fmt::format("{} is given {} times: give it once", option->get_name(), option->count());
+  }
   const std::vector<std::string> extras = app.remaining(true);
   if (!extras.empty()) {
+    const std::string& extra = extras.front();
     std::vector<std::string> known;
     for (const CLI::App* sub : inner->get_subcommands({}))
       known.push_back(sub->get_name());
+    const bool too_many = known.empty() && !extra.starts_with("-");
     for (const CLI::Option* option : inner->get_options())
       known.push_back(option->get_name());
-    const std::string nearest = sluice::nearest_name(extras.front(), known);
-    text = fmt::format("'{}' is not known here{}", extras.front(),
-                       nearest.empty() ? "" : fmt::format(": did you mean '{}'?", nearest));
+    const std::string nearest = sluice::nearest_name(extra, known);
+    if (too_many)
+      text = fmt::format("'{}' is one word too many", extra);
+    else
+      text = fmt::format("'{}' is not known here{}", extra,
+                         nearest.empty() ? "" : fmt::format(": did you mean '{}'?", nearest));
   }
   return fmt::format("{}; {} shows the usage", text, where);
 }

@@ -47,6 +47,22 @@ void add_number(CLI::App& app, const std::string& flag, double& target, double l
       ->type_name("X");
 }
 
+CLI::Option* add_text(CLI::App& app, const std::string& flag, std::string& target,
+                      const std::string& help) {
+  return app.add_option_function<std::string>(
+      flag,
+      [&target, flag](const std::string& text) {
+        if (text.empty()) throw user_error("{} is '': give it a value or leave it out", flag);
+        target = text;
+      },
+      help);
+}
+
+void check_of(bool given, const std::string& flag, bool there, std::string_view of) {
+  if (given && !there)
+    throw user_error("{} is given: it is of {}; add that or leave it out", flag, of);
+}
+
 std::vector<double> parse_numbers(std::string_view flag, std::string_view text) {
   std::vector<double> out;
   for (const std::string_view part : split(text, ',')) {
@@ -87,7 +103,7 @@ void PricingFlags::add(CLI::App& app, bool with_costs, const std::string& times_
   if (!with_costs) return;
   add_number(app, "--reduce-time", reduce_time, 0, 1e12,
              "time of one stage's REDUCE_GRAD beside the compute (default 0)");
-  app.add_option("--costs", costs_file, "costs file (JSON: seconds and bytes), instead of --times")
+  add_text(app, "--costs", costs_file, "costs file (JSON: seconds and bytes), instead of --times")
       ->type_name("FILE");
 }
 
@@ -101,7 +117,14 @@ void PricingFlags::check() const {
 }
 
 Costs PricingFlags::costs(const Schedule& schedule) const {
-  if (!costs_file.empty()) return costs_from_json(read_file(costs_file), schedule);
+  if (!costs_file.empty())
+    return parse_file(costs_file,
+                      [&](const std::string& text) { return costs_from_json(text, schedule); });
+  if (reduce_time > 0 && !schedule.has(OpKind::ReduceGrad))
+    throw user_error(
+        "--reduce-time is {}: {} has no REDUCE_GRAD; let sluice schedule --reduce add it or leave "
+        "the flag out",
+        number(reduce_time), schedule.name);
   Costs costs = unit_costs(schedule, times, comm, keep_after_i);
   if (!contention.empty()) check_contention(contention, schedule.num_devices(), "--contention");
   costs.contention = contention;

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "cost/costs.h"
 #include "schedule/generators/generator.h"
 #include "schedule/schedule.h"
@@ -19,6 +20,12 @@ CLI::Option* add_int(CLI::App& app, const std::string& flag, int& target, int le
                      const std::string& help);
 void add_number(CLI::App& app, const std::string& flag, double& target, double least, double most,
                 const std::string& help);
+// The same for a text, which must not be empty.
+CLI::Option* add_text(CLI::App& app, const std::string& flag, std::string& target,
+                      const std::string& help);
+
+// Throws where `flag` is given and what it is of (another flag) is not.
+void check_of(bool given, const std::string& flag, bool there, std::string_view of);
 
 inline constexpr const char* kTimesHelp =
     "times of one stage's F,I,W on a whole microbatch (default 1,1,1; B = I + W)";
@@ -58,5 +65,16 @@ std::vector<double> parse_numbers(std::string_view flag, std::string_view text);
 
 // The whole of a file; "-" is standard input. Throws UserError.
 std::string read_file(const std::string& path);
+
+// What `parse` makes of a file's text; a UserError of it begins with the file's name.
+template <typename Parse>
+auto parse_file(const std::string& path, Parse parse) {
+  const std::string text = read_file(path);
+  try {
+    return parse(text);
+  } catch (const UserError& error) {
+    throw UserError(fmt::format("{}: {}", path, error.what()), error.code());
+  }
+}
 
 }  // namespace sluice::cli

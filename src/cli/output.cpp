@@ -131,8 +131,10 @@ bool colour_wanted() {
 }  // namespace
 
 void OutputFlags::add(CLI::App& app, const std::string& formats) {
-  app.add_option("--format", format_name, formats)->type_name("NAME");
-  app.add_option("--out", out, "write to a file instead of standard output")->type_name("FILE");
+  add_text(app, "--format", format_name, formats)->type_name("NAME");
+  add_text(app, "--out", out,
+           "write to a file, not standard output; without --format, its ending names the format")
+      ->type_name("FILE");
 }
 
 Format OutputFlags::format(const std::string& allowed) const {

@@ -36,15 +36,10 @@ PricedSchedule price(PriceRequest request) {
 }
 
 Schedule read_named_schedule(const std::string& file) {
-  const std::string text = read_file(file);
-  try {
-    Schedule schedule = read_schedule(text);
-    if (schedule.name == "custom" && file != "-")
-      schedule.name = std::filesystem::path(file).stem().string();
-    return schedule;
-  } catch (const UserError& error) {
-    throw UserError(fmt::format("{}: {}", file, error.what()), error.code());
-  }
+  Schedule schedule = parse_file(file, [](const std::string& text) { return read_schedule(text); });
+  if (schedule.name == "custom" && file != "-")
+    schedule.name = std::filesystem::path(file).stem().string();
+  return schedule;
 }
 
 ExitCode write_priced(const PricedSchedule& priced, Format format, bool timeline,

@@ -13,6 +13,7 @@ constexpr const char* kFormats = "grid,svg,html,chrome,json,csv,torch-csv";
 
 struct Flags {
   std::string name;
+  CLI::App* command = nullptr;
   bool list = false;
   GeneratorOptions generator;
   int buffers = -1;
@@ -43,7 +44,10 @@ std::string list_text() {
 
 void run(Flags& flags, ExitCode& exit_code) {
   if (flags.list) {
-    if (!flags.name.empty()) throw user_error("--list takes no name: '{}' was given", flags.name);
+    for (const CLI::Option* option : flags.command->get_options())
+      if (const std::string name = option->get_name();
+          option->count() > 0 && name != "--list" && name != "--out")
+        throw user_error("--list is a table of every schedule: it takes --out, and not {}", name);
     return flags.output.write(list_text());
   }
   if (flags.name.empty())
@@ -55,6 +59,8 @@ void run(Flags& flags, ExitCode& exit_code) {
       throw user_error("{} is missing: sluice schedule {} --devices 4 --microbatches 8", flag,
                        generator.name);
   const Format format = flags.output.format(kFormats);
+  check_of(flags.timeline, "--timeline", format == Format::json, "--format json");
+  check_of(flags.lowered, "--lowered", !draws(format), "--format json, csv or torch-csv");
   flags.slices.check();
   flags.pricing.check();
 
@@ -64,7 +70,9 @@ void run(Flags& flags, ExitCode& exit_code) {
   options.comm = flags.pricing.comm;
   options.keep_after_i = flags.pricing.keep_after_i;
   if (!flags.pricing.costs_file.empty() && generator.knobs.times) {
-    const SearchTimes times = search_times_from_json(read_file(flags.pricing.costs_file));
+    const SearchTimes times = parse_file(flags.pricing.costs_file, [](const std::string& text) {
+      return search_times_from_json(text);
+    });
     options.stage_times = times.stages;
     options.comm = times.comm;
   }
@@ -90,6 +98,7 @@ void add_schedule(CLI::App& app, ExitCode& exit_code) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command =
       app.add_subcommand("schedule", "generate a schedule: see it, price it, export it");
+  flags->command = command;
   command->add_option("name", flags->name,
                       "schedule name (--list shows all; PyTorch's names work)");
   command->add_flag("--list", flags->list, "every name with its bubble and memory formula");
@@ -100,7 +109,7 @@ void add_schedule(CLI::App& app, ExitCode& exit_code) {
           "stages per device, v (default 2 where more than one is needed)");
   add_int(*command, "--group-size", options.group_size, 1, 1 << 26,
           "microbatches per group (interleaved-1f1b, interleaved-zb, gis)");
-  flags->slices.add(*command, "cut each microbatch into K slices (default 1)");
+  flags->slices.add(*command, "cut each microbatch into N slices (default 1)");
   command
       ->add_option_function<std::string>(
           "--memory-cap",
@@ -113,19 +122,19 @@ void add_schedule(CLI::App& app, ExitCode& exit_code) {
           },
           "stage-activations per device, never exceeded (zb, adaptive-v)")
       ->type_name("X");
-  command->add_option("--block", flags->block_file, "building block in TOML (schedule block)")
+  add_text(*command, "--block", flags->block_file, "building block in TOML (schedule block)")
       ->type_name("FILE");
   flags->pricing.add(*command, true, kTimesHelp);
   add_int(*command, "--buffers", flags->buffers, 0, 1 << 30,
           "fail when a device needs more receive buffers than N");
-  command
-      ->add_option("--backward", flags->backward,
-                   "split: every B as I, W; fused: every I with its W right behind as B")
+  add_text(*command, "--backward", flags->backward,
+           "split: every B as I, W; fused: every I with its W right behind as B")
       ->type_name("split|fused");
   command->add_flag("--reduce", flags->reduce,
                     "reduce each stage's gradients (REDUCE_GRAD) as soon as they are complete");
   command->add_flag("--timeline", flags->timeline, "add the op times to json");
-  command->add_flag("--lowered", flags->lowered, "show programs with their sends and receives");
+  command->add_flag("--lowered", flags->lowered,
+                    "programs with their sends and receives, in json, csv and torch-csv");
   flags->output.add(*command, "grid (default), svg, html, chrome, json, csv, torch-csv");
   command->callback([flags, &exit_code] { run(*flags, exit_code); });
 }

@@ -17,6 +17,7 @@ struct Flags {
 
 void run(const Flags& flags, ExitCode& exit_code) {
   const Format format = flags.output.format(kFormats);
+  check_of(flags.timeline, "--timeline", format == Format::json, "--format json");
   flags.pricing.check();
   const PricedSchedule priced = price({.schedule = read_named_schedule(flags.file),
                                        .pricing = flags.pricing,

@@ -106,6 +106,10 @@ std::vector<std::string> document_files(const std::string& path) {
   return files;
 }
 
+bool reads_as_jsonl(const std::string& path, TextFormat format) {
+  return format == TextFormat::jsonl || (format == TextFormat::by_name && path.ends_with(".jsonl"));
+}
+
 DocumentCounts read_documents(const std::vector<std::string>& files, const DocumentOptions& options,
                               DocumentSink& sink) {
   std::int64_t total_bytes = 0;
@@ -114,9 +118,7 @@ DocumentCounts read_documents(const std::vector<std::string>& files, const Docum
   Reader reader(options, sink, total_bytes);
   for (const std::string& path : files) {
     const std::unique_ptr<Bytes> file = open_file(path);
-    const bool jsonl = options.format == TextFormat::jsonl ||
-                       (options.format == TextFormat::by_name && path.ends_with(".jsonl"));
-    if (jsonl)
+    if (reads_as_jsonl(path, options.format))
       reader.read_jsonl(*file);
     else
       reader.read_text(*file);

@@ -45,6 +45,8 @@ struct DocumentCounts {
 // The files that `path` stands for. Throws UserError (3) when there is none.
 std::vector<std::string> document_files(const std::string& path);
 
+bool reads_as_jsonl(const std::string& path, TextFormat format);
+
 // Reads every document of the files, in their order. Throws UserError (3) naming file and line;
 // what the sink throws passes through.
 DocumentCounts read_documents(const std::vector<std::string>& files, const DocumentOptions& options,

@@ -5,8 +5,24 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace sluice {
+namespace {
+
+// "[json.exception.parse_error.101] parse error at line 1, column 5: syntax error while parsing
+// value - invalid literal; last read: ..." as "line 1, column 5: invalid literal".
+std::string plain(std::string cause) {
+  for (const std::string_view before : {"] ", "parse error at "})
+    if (const auto at = cause.find(before); at != std::string::npos)
+      cause.erase(0, at + before.size());
+  const auto from = cause.find("syntax error while"), to = cause.find(" - ");
+  if (from < to && to != std::string::npos) cause.erase(from, to + 3 - from);
+  if (const auto last = cause.find("; last read"); last != std::string::npos) cause.resize(last);
+  return cause;
+}
+
+}  // namespace
 
 nlohmann::ordered_json parse_strict_json(std::string_view text) {
   using Json = nlohmann::ordered_json;
@@ -20,10 +36,11 @@ nlohmann::ordered_json parse_strict_json(std::string_view text) {
       throw user_error("the key '{}' appears twice", parsed.get<std::string>());
     return true;
   };
+  if (trim(text).empty()) throw user_error("not JSON: it is empty");
   try {
     return Json::parse(text, look);
   } catch (const Json::exception& error) {
-    throw user_error("not JSON: {}", error.what());
+    throw user_error("not JSON: {}", plain(error.what()));
   }
 }
 

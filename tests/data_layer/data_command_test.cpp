@@ -100,8 +100,11 @@ TEST(DataCommand, MistakesAreOneLineWithTheRightCode) {
                "--out is missing: sluice data a.txt --out PREFIX writes PREFIX.bin, PREFIX.idx");
   expect_error(folder, "data a.txt --out x --format csv", 2,
                "--format is 'csv': text and jsonl are known here");
-  expect_error(folder, "data a.txt --out x --format text --key k", 2,
-               "--key is for --format jsonl only");
+  for (const char* format : {"", " --format text"})
+    expect_error(folder, std::string("data a.txt --out x --key k") + format, 2,
+                 "--key is given: it is of --format jsonl; add that or leave it out");
+  expect_error(folder, "data a.txt --out x --tokenizer ''", 2,
+               "--tokenizer is '': give it a value or leave it out");
   expect_error(folder, "data a.txt --inspect x", 2,
                "--inspect goes alone: it takes no input and no other flag");
   expect_error(folder, "data bad.bin --out bad", 2, "--out is 'bad': bad.bin is the input itself");

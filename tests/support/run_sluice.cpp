@@ -1,7 +1,9 @@
 #include "support/run_sluice.h"
 
+#include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -44,6 +46,18 @@ Ran run_shell(const std::string& command, const std::string& folder) {
 
 Ran run_sluice(const std::string& arguments, const std::string& folder) {
   return run_shell(std::string("'") + SLUICE_BINARY + "' " + arguments, folder);
+}
+
+void expect_error(const std::string& arguments, int code, const std::vector<std::string>& words) {
+  SCOPED_TRACE(arguments);
+  const Ran ran = run_sluice(arguments);
+  EXPECT_EQ(ran.code, code);
+  EXPECT_EQ(ran.out, "");
+  EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
+  EXPECT_TRUE(ran.err.starts_with("sluice: ")) << ran.err;
+  EXPECT_LT(ran.err.size(), 500u);
+  for (const std::string& word : words)
+    EXPECT_NE(ran.err.find(word), std::string::npos) << "no '" << word << "' in: " << ran.err;
 }
 
 }  // namespace sluice::test

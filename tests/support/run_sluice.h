@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace sluice::test {
 
@@ -14,6 +15,10 @@ struct Ran {
 // `arguments` go through the shell; `folder` is the current folder ("" for the present one).
 Ran run_sluice(const std::string& arguments, const std::string& folder = "");
 Ran run_shell(const std::string& command, const std::string& folder = "");
+
+// Expects a mistake's answer: one line on standard error, nothing on standard output, and the words
+// that matter.
+void expect_error(const std::string& arguments, int code, const std::vector<std::string>& words);
 
 // A fresh folder that is removed with the object.
 class TemporaryFolder {

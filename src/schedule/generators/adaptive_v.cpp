@@ -251,11 +251,14 @@ Schedule generate_adaptive_v(const GeneratorOptions& options) {
         "microbatches",
         number(search.lowest_peak()), 2 * p, p, m);
   const Order* order = search.best_within(*options.memory_cap);
-  if (!order)
-    throw user_error(
-        "--memory-cap is {}: adaptive-v with {} devices and {} microbatches needs from {} to {} "
-        "stage-activations; raise the cap",
-        number(*options.memory_cap), p, m, number(search.lowest_peak()), 2 * p);
+  if (!order) {
+    const double enough = search.lowest_peak();
+    throw CapTooLow(
+        fmt::format("--memory-cap is {}: adaptive-v with {} devices and {} microbatches needs from "
+                    "{} to {} stage-activations; raise the cap",
+                    number(*options.memory_cap), p, m, number(enough), 2 * p),
+        enough);
+  }
 
   std::vector<PassList> devices(static_cast<std::size_t>(p));
   for (int d = 0; d < p; ++d)

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "schedule/schedule.h"
 
 namespace sluice {
@@ -67,6 +68,12 @@ struct Generator {
   Schedule (*generate)(const GeneratorOptions&);
 };
 
+// A memory cap under which a generator finds no order.
+struct CapTooLow : UserError {
+  CapTooLow(const std::string& what, double enough_cap) : UserError(what), enough(enough_cap) {}
+  double enough;  // stage-activations of a cap that can be kept
+};
+
 // Every generator, in the order of the table in registry.cpp.
 const std::vector<const Generator*>& all_generators();
 
@@ -74,7 +81,7 @@ const std::vector<const Generator*>& all_generators();
 const Generator& find_generator(std::string_view name);
 
 // Checks the options against the generator's knobs and the size limit, fills in defaults and
-// generates. Throws UserError with the value, the cause and the remedy.
+// generates. Throws UserError with the value, the cause and the remedy, CapTooLow for a cap.
 Schedule generate_schedule(const Generator& generator, GeneratorOptions options);
 Schedule generate_schedule(std::string_view name, const GeneratorOptions& options);
 

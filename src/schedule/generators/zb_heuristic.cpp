@@ -401,9 +401,10 @@ Schedule generate_capped(const GeneratorOptions& options) {
         m, std::min(m, options.devices));
   const double cap = *options.memory_cap;
   if (!(cap >= 1))
-    throw user_error(
-        "--memory-cap is {}: an F alone holds 1 stage-activation; give a cap of 1 to {} (no limit)",
-        number(cap), m);
+    throw CapTooLow(fmt::format("--memory-cap is {}: an F alone holds 1 stage-activation; give a "
+                                "cap of 1 to {} (no limit)",
+                                number(cap), m),
+                    1);
   if (!(options.keep_after_i >= 0 && options.keep_after_i <= 1))
     throw user_error("--keep-after-i is {}: it is the share kept between I and W; give 0 to 1",
                      number(options.keep_after_i));

@@ -1,0 +1,149 @@
+// Mistakes on the command line, as users meet their answers: one line, exit code 2, nothing
+// written.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "support/golden.h"
+#include "support/run_sluice.h"
+
+namespace sluice {
+namespace {
+
+using test::expect_error;
+using test::Ran;
+using test::run_sluice;
+using test::TemporaryFolder;
+
+TEST(Mistakes, BadInputGetsOneClearLine) {
+  expect_error("schedule v-hlaf --devices 4 --microbatches 8", 2,
+               {"v-hlaf", "did you mean 'v-half'"});
+  expect_error("schedule 1f1b --devices 0 --microbatches 8", 2, {"--devices", "'0'"});
+  expect_error("schedule 1f1b --devices 4 --microbatches -1", 2, {"--microbatches", "'-1'"});
+  expect_error("schedule 1f1b --devices four --microbatches 8", 2, {"--devices", "'four'"});
+  expect_error("schedule 1f1b --devices 4", 2, {"--microbatches is missing"});
+  expect_error("schedule --devices 4", 2, {"needs a name"});
+  expect_error("schedule seq1f1b --devices 4 --microbatches 8 --slices 9 --tokens 8", 2,
+               {"--slices is 9", "8 tokens"});
+  expect_error("schedule seq1f1b --devices 4 --microbatches 8 --slice-sizes 5,4 --tokens 8", 2,
+               {"sum to --tokens 8"});
+  expect_error("schedule 1f1b --devices 4 --microbatches 8 --slices 2", 2,
+               {"--slices is 2", "seq1f1b"});
+  expect_error("schedule 1f1b --devices 1000000 --microbatches 60000000", 2, {"ops", "fewer"});
+  expect_error("schedule zb --devices 4 --microbatches 8", 2, {"--memory-cap", "from"});
+  expect_error("schedule adaptive-v --devices 4 --microbatches 8", 2,
+               {"--memory-cap", "from 4 to 8"});
+  expect_error("schedule adaptive-v --devices 4 --microbatches 8 --memory-cap 2", 2,
+               {"from 4 to 8"});
+  expect_error("schedule zb --devices 4 --microbatches 8 --memory-cap nan", 2,
+               {"--memory-cap is 'nan'"});
+  expect_error("schedule 1f1b --devices 4 --microbatches 8 --format sgv", 2,
+               {"did you mean 'svg'"});
+  expect_error("schedule 1f1b --devices 4 --microbatches 8 --times 1,2", 2, {"--times", "three"});
+  expect_error("schedule 1f1b --devices 4 --microbatches 8 --times 1,2,-3", 2, {"--times"});
+  expect_error("schedule 1f1b --devices 4 --microbatches 8 --devises 3", 2,
+               {"did you mean '--devices'"});
+  expect_error("shedule 1f1b", 2, {"did you mean 'schedule'"});
+  expect_error("", 2, {"--help"});
+  expect_error("schedule interleaved-1f1b --devices 4 --microbatches 10 --group-size 4", 2,
+               {"--group-size is 4", "5 works"});
+  expect_error("schedule dualpipe --devices 3 --microbatches 12", 2, {"--devices is 3", "even"});
+  expect_error("schedule zb-v --devices 4 --microbatches 8 --slices 2 --format torch-csv", 2,
+               {"torch-csv", "slices"});
+  expect_error("schedule dualpipe --devices 4 --microbatches 8 --format torch-csv", 2,
+               {"torch-csv", "pipes"});
+  expect_error("schedule block --devices 4 --microbatches 8", 2, {"--block FILE"});
+  expect_error("schedule block --devices 4 --microbatches 8 --block /nowhere.toml", 2,
+               {"/nowhere.toml"});
+  expect_error("check /nowhere.csv", 2, {"/nowhere.csv", "No such file"});
+  expect_error("check /", 2, {"Is a directory"});
+  expect_error("schedule 1f1b --devices 4 --microbatches 8 --out /nowhere/x.svg", 2,
+               {"/nowhere/x.svg"});
+  expect_error("schedule 1f1b --devices 4 --microbatches 8 --costs /nowhere.json", 2,
+               {"/nowhere.json"});
+}
+
+TEST(Mistakes, WordsAndFlagsTooManyAreNamed) {
+  const std::string request = "schedule 1f1b --devices 2 --microbatches 2 ";
+  expect_error(request + "--devices 3", 2, {"--devices is given 2 times: give it once"});
+  expect_error("schedule 1f1b --devices", 2, {"--devices needs a value;"});
+  expect_error("schedule 1f1b v-half --devices 2", 2, {"'v-half' is one word too many;"});
+  expect_error("check a.csv b.csv", 2, {"'b.csv' is one word too many;"});
+}
+
+TEST(Mistakes, AFlagThatWouldDoNothingIsRefused) {
+  const TemporaryFolder folder;
+  const std::string request = "schedule 1f1b --devices 2 --microbatches 2 ";
+  const std::string csv = folder.path() + "/s.csv";
+  ASSERT_EQ(run_sluice(request + "--out " + csv).code, 0);
+
+  expect_error(request + "--lowered", 2,
+               {"--lowered is given: it is of --format json, csv or torch-csv; add"});
+  expect_error(request + "--lowered --out " + folder.path() + "/x.svg", 2, {"--lowered is given"});
+  EXPECT_NE(run_sluice(request + "--lowered --format json").out.find("SEND_F"), std::string::npos);
+  for (const std::string& priced : {request, "simulate " + csv + " "}) {
+    expect_error(priced + "--timeline", 2,
+                 {"--timeline is given: it is of --format json; add that or leave it out"});
+    expect_error(priced + "--timeline --format csv", 2, {"--timeline is given"});
+    EXPECT_EQ(run_sluice(priced + "--timeline --out " + folder.path() + "/x.json").code, 0);
+    expect_error(priced + "--reduce-time 3", 2,
+                 {"--reduce-time is 3", "no REDUCE_GRAD", "schedule --reduce"});
+    expect_error(priced + "--out ''", 2, {"--out is '': give it a value or leave it out"});
+    expect_error(priced + "--costs ''", 2, {"--costs is ''"});
+  }
+  expect_error(request + "--block ''", 2, {"--block is ''"});
+  for (const char* flag : {"--format json", "--devices 4", "--lowered"})
+    expect_error(std::string("schedule --list ") + flag, 2,
+                 {"it takes --out, and not " + std::string(flag).substr(0, 8)});
+  expect_error("schedule 1f1b --list", 2, {"it takes --out, and not name"});
+  EXPECT_EQ(run_sluice("schedule --list --out " + folder.path() + "/list").code, 0);
+}
+
+TEST(Mistakes, OfACostsFileNameIt) {
+  const TemporaryFolder folder;
+  const std::string csv = folder.write("s.csv", "0F0,0B0\n");
+  const std::string good = R"({"schema":1,"stages":[{"F":[1],"B":[2]}]})";
+  for (const auto& [text, words] : std::vector<std::pair<std::string, std::string>>{
+           {"", "/costs.json: costs: not JSON: it is empty\n"},
+           {"{\"schema\":1,\n\"a\":tru}",
+            "/costs.json: costs: not JSON: line 2, column 8: invalid literal\n"},
+           {"{\"schema\":2}", "/costs.json: costs: schema is 2: this version reads schema 1\n"},
+           {good + "}", "/costs.json: costs: not JSON: line 1, column 42: unexpected '}'"}}) {
+    const std::string costs = folder.write("costs.json", text);
+    expect_error("simulate " + csv + " --costs " + costs, 2, {words});
+    // Of a search, which reads the times before there is a schedule.
+    expect_error("schedule zb-1p --devices 1 --microbatches 1 --costs " + costs, 2, {words});
+  }
+  const std::string costs = folder.write("costs.json", good);
+  EXPECT_EQ(run_sluice("simulate " + csv + " --costs " + costs).code, 0);
+}
+
+TEST(Mistakes, ComparingNothingIsOneLineAndNoFile) {
+  const TemporaryFolder folder;
+  const std::string svg = folder.path() + "/c.svg";
+  expect_error(
+      "compare --devices 512 --microbatches 100000 --out " + svg, 2,
+      {"nothing to compare: gpipe: 512 devices x 1 stages each x 100000 microbatches x 1 slices",
+       "use fewer microbatches"});
+  const std::string request = "compare --devices 4 --microbatches 8 ";
+  for (const char* format : {"text", "svg", "json"})
+    expect_error(request + "--memory-cap 0.1 --out " + svg + " --format " + format, 2,
+                 {"--memory-cap is '0.1': needs a number from 1 to"});
+  EXPECT_FALSE(std::filesystem::exists(svg));
+  // The least that is taken has a schedule.
+  for (const char* least : {"--devices 4 --microbatches 8", "--devices 1 --microbatches 1",
+                            "--devices 5 --microbatches 3 --slices 3 --keep-after-i 0.3"})
+    EXPECT_EQ(run_sluice(fmt::format("compare {} --memory-cap 1", least)).code, 0) << least;
+}
+
+TEST(Mistakes, ACapIsSaidAsItWasGiven) {
+  const Ran ran = run_sluice("compare --devices 4 --microbatches 8 --memory-cap 1.5");
+  EXPECT_EQ(ran.code, 0);
+  // 4 stage-activations of two stages.
+  EXPECT_NE(ran.out.find("  adaptive-v cap=1.5: peak 2 is over the cap 1.5\n"), std::string::npos)
+      << ran.out;
+}
+
+}  // namespace
+}  // namespace sluice
