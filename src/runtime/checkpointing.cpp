@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "runtime/weights/saved_model.h"
 
 namespace sluice {
@@ -195,6 +196,19 @@ const TensorSpec& find_tensor(const Checkpoint& checkpoint, const TensorSpec& wa
   return *spec;
 }
 
+void check_none_left(const Checkpoint& checkpoint, const std::vector<std::string>& wanted,
+                     bool tied) {
+  std::set<std::string> names;
+  for (const std::string& name : wanted)
+    names.insert(stored_name(name, tied));
+  for (const TensorSpec& tensor : checkpoint.tensors())
+    if (!is_state(tensor.name) && !names.contains(tensor.name))
+      throw UserError(fmt::format("{} has a tensor '{}' that the model here has not: it is of "
+                                  "another model",
+                                  checkpoint.folder(), tensor.name),
+                      ExitCode::bad_data);
+}
+
 namespace {
 
 // Whether it had to be converted.
@@ -235,6 +249,20 @@ std::string checkpoint_to_load(const CheckpointConfig& config, Communicator& wor
   return path;
 }
 
+// The names of all ranks' weights, on rank 0; some may come twice.
+std::vector<std::string> all_weights(Communicator& world, Trainer& trainer) {
+  std::string mine;
+  for (const Parameter* parameter : trainer.parameters())
+    mine += parameter->name + '\n';
+  std::vector<std::string> names;
+  for (const std::vector<std::byte>& theirs :
+       world.gather(0, std::as_bytes(std::span(mine)), "names of weights"))
+    for (const std::string_view name :
+         split(std::string_view(reinterpret_cast<const char*>(theirs.data()), theirs.size()), '\n'))
+      names.emplace_back(name);
+  return names;
+}
+
 }  // namespace
 
 std::int64_t load_checkpoint(const Config& config, Communicator& world, Trainer& trainer,
@@ -242,7 +270,10 @@ std::int64_t load_checkpoint(const Config& config, Communicator& world, Trainer&
   const std::string path = checkpoint_to_load(config.checkpoint, world, note);
   if (path.empty()) return 0;
   const Checkpoint checkpoint(path);
+  check_same_model(checkpoint, config);
   const bool tied = config.model.tied_embeddings;
+  const std::vector<std::string> wanted = all_weights(world, trainer);
+  if (world.rank() == 0) check_none_left(checkpoint, wanted, tied);
   load_weights(checkpoint, trainer.parameters(), tied);
   const std::vector<Held> states = held_states(trainer);
   const bool begins = !states.empty() && !has_states(checkpoint);

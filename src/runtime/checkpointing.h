@@ -48,6 +48,11 @@ std::string find_checkpoint(const CheckpointConfig& config, const Note& note);
 // converts.
 const TensorSpec& find_tensor(const Checkpoint& checkpoint, const TensorSpec& wanted, bool tied);
 
+// Throws UserError (3) for a weight of the checkpoint that is none of `wanted`, the names of all
+// weights of a model: it would be lost.
+void check_none_left(const Checkpoint& checkpoint, const std::vector<std::string>& wanted,
+                     bool tied);
+
 // Whether it was saved by training; one that was imported has weights only.
 bool has_states(const Checkpoint& checkpoint);
 // Whether a state of that name begins anew where a run goes on from the checkpoint: all do where it

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "cost/parameters.h"
 #include "runtime/checkpointing.h"
+#include "runtime/weights/saved_model.h"
 
 namespace sluice {
 namespace {
@@ -38,12 +39,16 @@ std::int64_t check_checkpoint(const Config& config, const TrainerOptions& option
   const std::string folder = find_checkpoint(config.checkpoint, [](const std::string&) {});
   if (folder.empty()) return 0;
   const Checkpoint checkpoint(folder);
+  check_same_model(checkpoint, config);
   const bool tied = config.model.tied_embeddings;
+  std::vector<std::string> names;
   for (const TensorSpec& wanted : saved_tensors(options)) {
+    names.push_back(wanted.name);
     const bool state = wanted.name.find('/') != std::string::npos;
     if (!state || !begins_anew(checkpoint, wanted.name, tied))
       find_tensor(checkpoint, wanted, tied);
   }
+  check_none_left(checkpoint, names, tied);
   return checkpoint.manifest().info.step;
 }
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <tuple>
 
 #include "support/golden.h"
 #include "support/run_sluice.h"
@@ -45,9 +46,10 @@ class DryRun : public testing::Test {
     folder_.write("run.toml", kConfig);
   }
 
-  Ran run(const std::string& words) const {
-    return test::run_shell(fmt::format("taskset -c 0 '{}' {}", SLUICE_ENGINE_BINARY, words),
-                           folder_.path());
+  Ran run(const std::string& words, const std::string& environment = "") const {
+    return test::run_shell(
+        fmt::format("{} taskset -c 0 '{}' {}", environment, SLUICE_ENGINE_BINARY, words),
+        folder_.path());
   }
   Ran train(const std::string& flags) const { return run("train run.toml " + flags); }
   Json memory(const std::string& flags = "") const {
@@ -205,6 +207,40 @@ TEST_F(DryRun, LooksAtTheCheckpointThatWouldBeLoaded) {
   folder_.write(shard, bytes);
   expect_refused("--dry-run", 3, "rank-00001.safetensors");
   EXPECT_EQ(files(), before);
+}
+
+TEST_F(DryRun, ACheckpointOfAnotherModelIsNamedByWhatDiffers) {
+  const std::string gpt2 = "--metrics.folder= --checkpoint.folder=gpt2 ";
+  const std::string llama = "--metrics.folder= --checkpoint.folder=llama --model.shape=llama ";
+  ASSERT_EQ(train(gpt2 + "--training.steps=1").code, 0);
+  ASSERT_EQ(train(llama + "--training.steps=1").code, 0);
+  const auto before = files();
+  for (const auto& [run, flags, difference] : {
+           std::tuple{gpt2, "--model.layers=4", "model.layers is 8 there and 4 here;"},
+           std::tuple{gpt2, "--model.layers=12", "model.layers is 8 there and 12 here;"},
+           std::tuple{gpt2, "--model.heads=8",
+                      "model.heads is 2 there and 8 here, model.kv_heads is 2 there and 8 here;"},
+           std::tuple{gpt2, "--model.tied_embeddings",
+                      "model.tied_embeddings is false there and true here;"},
+           std::tuple{gpt2, "--model.positions=64", "model.positions is 32 there and 64 here;"},
+           std::tuple{gpt2, "--model.vocab_size=300", "model.vocab_size is 257 there and 300"},
+           std::tuple{gpt2, "--model.shape=llama", "model.shape is \"gpt2\" there and \"llama\" "},
+           std::tuple{llama, "--model.kv_heads=1", "model.kv_heads is 2 there and 1 here;"},
+       }) {
+    const std::string more = run + flags;
+    expect_refused(more + " --dry-run", 3, difference);
+    const Ran ran = train(more);
+    EXPECT_EQ(ran.code, 3) << ran.err;
+    EXPECT_NE(ran.err.find("is of another model: "), std::string::npos) << ran.err;
+    EXPECT_NE(ran.err.find(difference), std::string::npos) << ran.err;
+    EXPECT_TRUE(ran.err.ends_with(" back, or name another checkpoint.folder\n")) << ran.err;
+  }
+  expect_refused(gpt2 + "--dry-run --checkpoint.load=llama", 3,
+                 "or name another checkpoint.load\n");
+  EXPECT_EQ(files(), before);
+  // What training may change on its way.
+  EXPECT_EQ(train(gpt2 + "--model.norm_epsilon=1e-6 --model.kv_heads=2").code, 0);
+  EXPECT_EQ(train(llama + "--model.rope_theta=50000 --training.sequence_length=64").code, 0);
 }
 
 TEST_F(DryRun, LayersByAutoLeaveRoomForTheHead) {

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "comm/threads/threads.h"
+#include "model/autograd_layer.h"
 #include "runtime/checkpointing.h"
 #include "runtime/files/digest.h"
 #include "runtime/options.h"
@@ -73,6 +74,9 @@ class Reshard {
     config_.training.steps = 4;
   }
 
+  // Those of a user's own.
+  void use_layers(LayerFactory make_layer) { make_layer_ = std::move(make_layer); }
+
   // Loads `from`, if there is any, trains up to `steps` and saves that in `to`.
   void run(const Layout& layout, const std::string& from, int steps, const std::string& to) const {
     Config config = config_;
@@ -85,7 +89,8 @@ class Reshard {
     config.parallelism.num_microbatches = 4;
     config = resolve_config(config);
     const Schedule schedule = test::lowered_schedule(layout.schedule, 4);
-    const TrainerOptions options = trainer_options(config, schedule);
+    TrainerOptions options = trainer_options(config, schedule);
+    options.make_layer = make_layer_;
     const Dataset data(test::tokens(), {.sequence_length = 8, .vocab_size = 66, .seed = 3});
     run_threads(layout.mesh.size(), {}, [&](Communicator& world) {
       at::set_num_threads(1);
@@ -103,6 +108,7 @@ class Reshard {
  private:
   Model model_;
   Config config_;
+  LayerFactory make_layer_ = make_block;
 };
 
 void expect_same_tensors(const std::vector<TensorDigest>& a, const std::vector<TensorDigest>& b) {
@@ -192,6 +198,47 @@ TEST(Reshard, ARunGoesOnFromStatesOfAnotherType) {
   };
   EXPECT_TRUE(at::equal(read("embedding.weight/master", at::kFloat),
                         read("embedding.weight", at::kBFloat16).to(at::kFloat)));
+}
+
+// A layer with a vector of each name, which tokens are multiplied by.
+LayerFactory own_layers(const std::vector<std::string>& names) {
+  return [names](const LayerOptions& layer) -> std::unique_ptr<Layer> {
+    OwnModule own;
+    for (const std::string& name : names)
+      own.parameters.emplace_back(name, at::empty({layer.shape.dim}).requires_grad_());
+    own.forward = [parameters = own.parameters](const at::Tensor& x) {
+      at::Tensor y = x;
+      for (const auto& [name, value] : parameters)
+        y = y * value;
+      return y;
+    };
+    return std::make_unique<AutogradLayer>(layer, own);
+  };
+}
+
+TEST(Reshard, OwnLayersAreLoadedAgainAndNoneOfTheirWeightsIsDropped) {
+  const Layout two{{"1f1b", 2}, {.replicate = 1, .shard = 1, .pipeline = 2, .tensor = 1}};
+  const Layout one{{"1f1b", 1}, {}};
+  const test::TemporaryFolder scratch;
+  const auto path = [&](const char* name) { return scratch.path() + "/" + name; };
+  Reshard runs({ModelFamily::gpt2, true, "float32"});
+  runs.use_layers(own_layers({"gain", "scale"}));
+  runs.run(two, "", 2, path("own"));
+  runs.run(one, path("own"), 2, path("again"));
+  expect_same_tensors(held_in(path("again")).weights, held_in(path("own")).weights);
+  // The configuration says nothing of layers: what they have does.
+  runs.use_layers(own_layers({"gain"}));
+  for (const Layout& layout : {one, two}) {
+    try {
+      runs.run(layout, path("own"), 2, path("less"));
+      ADD_FAILURE() << "a weight was dropped";
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::bad_data);
+      EXPECT_NE(std::string(error.what()).find("'layers.0.scale'"), std::string::npos)
+          << error.what();
+    }
+  }
+  EXPECT_FALSE(std::filesystem::exists(path("less")));
 }
 
 TEST(Reshard, ADamagedShardOfAnotherMeshIsNamed) {
