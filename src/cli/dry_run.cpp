@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "base/text.h"
 #include "cost/buffers.h"
 #include "cost/workspace.h"
 #include "cuda/device.h"
+#include "runtime/ranks.h"
 
 namespace sluice::cli {
 namespace {
@@ -88,11 +90,13 @@ std::string number_ranges(const std::vector<int>& numbers) {
   return out;
 }
 
-// Of this machine, or what a container leaves of it; or of the GPU that is to be used, if it is
-// here.
-std::int64_t machine_bytes(const RunSetup& setup) {
-  if (setup.options.kind.on_gpu() && cuda::num_devices() > 0)
+// Of this machine, or what a container leaves of it; or of the GPU that is to be used: nothing
+// where it is elsewhere.
+std::optional<std::int64_t> machine_bytes(const RunSetup& setup) {
+  if (setup.options.kind.on_gpu()) {
+    if (cuda::num_devices() == 0) return std::nullopt;
     return cuda::memory_use(setup.options.kind.device.index()).total;
+  }
   const std::int64_t installed = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
   std::ifstream limit("/sys/fs/cgroup/memory.max");
   std::int64_t allowed = 0;
@@ -132,14 +136,22 @@ std::vector<std::string> remarks(const RunSetup& setup, const std::vector<RankMe
         "{} stashes up to {} MiB; fused it would be {} MiB: set parallelism.fuse_backward = true",
         setup.config.recompute.level, setup.schedule.name, mebibytes(setup.memory.max_peak_bytes),
         mebibytes(fused)));
-  const std::int64_t needed = needed_bytes(setup, ranks), machine = machine_bytes(setup);
-  if (needed > machine)
+  const std::int64_t needed = needed_bytes(setup, ranks);
+  const std::optional<std::int64_t> machine = machine_bytes(setup);
+  if (machine && needed > *machine)
     out.push_back(fmt::format(
         "{} {} MiB, and this machine has {} MiB: use a smaller model, smaller microbatches, more "
         "recomputation or more machines",
         setup.config.comm.backend == "threads" ? "all ranks together need"
                                                : "the largest rank needs",
-        mebibytes(static_cast<double>(needed)), mebibytes(static_cast<double>(machine))));
+        mebibytes(static_cast<double>(needed)), mebibytes(static_cast<double>(*machine))));
+  // A run of another machine may be planned here.
+  std::vector<std::string> problems = {
+      launch_problem(setup.config.comm, mesh_of(setup.options, setup.schedule).size())};
+  if (const std::string cause = setup.options.kind.on_gpu() ? cuda::why_not() : ""; !cause.empty())
+    problems.push_back("cluster.device is cuda: " + cause);
+  for (const std::string& problem : problems)
+    if (!problem.empty()) out.push_back("train would refuse here: " + problem);
   return out;
 }
 
@@ -252,12 +264,12 @@ std::string dry_run_json(const RunSetup& setup) {
   }
   for (const Class& c : kClasses)
     totals[c.name] = sum(ranks, c);
-  const std::int64_t machine = machine_bytes(setup);
+  const std::optional<std::int64_t> machine = machine_bytes(setup);
   const Json out = {{"schedule", setup.schedule.name},
                     {"ranks", rows},
                     {"totals", totals},
-                    {"machine", machine},
-                    {"fits", needed_bytes(setup, ranks) <= machine},
+                    {"machine", machine ? Json(*machine) : Json()},
+                    {"fits", machine ? Json(needed_bytes(setup, ranks) <= *machine) : Json()},
                     {"remarks", remarks(setup, ranks)}};
   return out.dump(2) + "\n";
 }

@@ -35,26 +35,32 @@ bool share_cores(const RankCores& a, const RankCores& b) {
 
 }  // namespace
 
-ExitCode run_ranks(const CommConfig& comm, int num_ranks, const Report& report,
-                   const std::function<void(Communicator&)>& body) {
-  keep_freed_memory();
+std::string launch_problem(const CommConfig& comm, int num_ranks) {
   const std::optional<Launch> launch = launch_of_this_process();
-  const CommOptions options{.deadline = std::chrono::milliseconds(
-                                static_cast<std::int64_t>(1000 * comm.train_timeout_seconds))};
-  if (comm.backend == "threads") {
-    if (launch && launch->size > 1)
-      throw user_error(
-          "comm.backend is threads and {} processes were started ({}): each would do the whole "
-          "work; use --comm.backend=mpi (with a GPU each nccl), or start one process",
-          launch->size, launch->source);
-    run_threads(num_ranks, {.comm = options}, body);
-    return ExitCode::ok;
-  }
-  if (!launch)
-    throw user_error(
+  if (comm.backend == "threads" && launch && launch->size > 1)
+    return fmt::format(
+        "comm.backend is threads and {} processes were started ({}): each would do the whole work; "
+        "use --comm.backend=mpi (with a GPU each nccl), or start one process",
+        launch->size, launch->source);
+  if (comm.backend != "threads" && !launch)
+    return fmt::format(
         "comm.backend is {} and no launcher started this process: use mpirun -n {} ./sluice ..., "
         "or comm.backend = threads",
         comm.backend, num_ranks);
+  return "";
+}
+
+ExitCode run_ranks(const CommConfig& comm, int num_ranks, const Report& report,
+                   const std::function<void(Communicator&)>& body) {
+  keep_freed_memory();
+  if (const std::string problem = launch_problem(comm, num_ranks); !problem.empty())
+    throw UserError(problem);
+  const CommOptions options{.deadline = std::chrono::milliseconds(
+                                static_cast<std::int64_t>(1000 * comm.train_timeout_seconds))};
+  if (comm.backend == "threads") {
+    run_threads(num_ranks, {.comm = options}, body);
+    return ExitCode::ok;
+  }
   const auto checked = [&](Communicator& world) {
     if (world.size() != num_ranks)
       throw user_error(

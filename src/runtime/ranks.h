@@ -8,6 +8,7 @@
 #include <exception>
 #include <functional>
 #include <span>
+#include <string>
 
 #include "base/error.h"
 #include "comm/communicator.h"
@@ -25,6 +26,10 @@ using Report = std::function<ExitCode(const std::exception_ptr& cause)>;  // pri
 // not as many processes as ranks.
 ExitCode run_ranks(const CommConfig& comm, int num_ranks, const Report& report,
                    const std::function<void(Communicator&)>& body);
+
+// What run_ranks would refuse before any rank starts, because of how this process was started; ""
+// where it would not.
+std::string launch_problem(const CommConfig& comm, int num_ranks);
 
 // Runs `command`, and returns its exit code or that of what it throws. The same mistake is found by
 // every process of a launcher; they meet, and one of them reports it.

@@ -243,6 +243,28 @@ TEST_F(DryRun, ACheckpointOfAnotherModelIsNamedByWhatDiffers) {
   EXPECT_EQ(train(llama + "--model.rope_theta=50000 --training.sequence_length=64").code, 0);
 }
 
+TEST_F(DryRun, SaysWhatOfThisMachineWouldStopTheRun) {
+  const auto expect_remark = [&](const Json& json, const std::string& begin) {
+    const std::vector<std::string> remarks = json["remarks"];
+    EXPECT_EQ(std::count_if(remarks.begin(), remarks.end(),
+                            [&](const std::string& remark) { return remark.starts_with(begin); }),
+              1)
+        << json["remarks"];
+  };
+  expect_remark(memory("--comm.backend=mpi"),
+                "train would refuse here: comm.backend is mpi and no launcher");
+  // Its memory is not this machine's.
+  const Ran ran =
+      run("train run.toml --dry-run --format json --model.dim=131072 --cluster.device=cuda",
+          "CUDA_VISIBLE_DEVICES=");
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  const Json planned = Json::parse(ran.out);
+  EXPECT_EQ(planned["remarks"].size(), 1u) << planned["remarks"];
+  expect_remark(planned, "train would refuse here: cluster.device is cuda: ");
+  EXPECT_TRUE(planned["machine"].is_null());
+  EXPECT_TRUE(planned["fits"].is_null());
+}
+
 TEST_F(DryRun, LayersByAutoLeaveRoomForTheHead) {
   const std::string flags =
       "--model.vocab_size=2000 --parallelism.pipeline_parallel_schedule=1f1b "
