@@ -340,7 +340,7 @@ TEST_F(DryRun, PartitionGoesByAProfile) {
   folder_.write("old.json", R"({"schema":1,"stages":[{"F":[4],"B":[4]},{"F":[4],"B":[4]}]})");
   for (const auto& [more, words] :
        {std::pair{"--costs old.json", "no 'layers'"}, std::pair{"--costs nowhere.json", "nowhere"},
-        std::pair{"--memory-cap-mib x", "device_memory_mib"},
+        std::pair{"--memory-cap-mib x", "--memory-cap-mib is 'x'"},
         std::pair{"--model.layers=0", "model.layers"}}) {
     const Ran ran = run(request + " " + more);
     EXPECT_EQ(ran.code, 2);
