@@ -137,7 +137,9 @@ void add_train(CLI::App& app, ExitCode& exit_code) {
                    "the last step, measured and predicted: .json for Perfetto, .svg or .html")
       ->type_name("FILE");
   command->allow_extras();
-  command->footer("Any key can be set: --section.key=value");
+  command->footer(
+      "Any key can be set: --section.key=value. --print-config shows every key, "
+      "docs/configuration.md explains them.");
   command->callback(
       [flags, &exit_code] { exit_code = report_once([&] { return run(*flags); }, report_error); });
 }
