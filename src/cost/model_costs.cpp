@@ -91,12 +91,11 @@ Costs byte_costs(const StagedModel& model, const Schedule& schedule) {
       const auto sent = static_cast<double>(boundary_bytes(model, query.tokens));
       if (!layers.head) costs.sent_forward = sent;
       if (!layers.embedding) costs.sent_backward = sent;
-      for (const auto& [has, end] : {std::pair{layers.embedding, embedding_stash(query)},
-                                     std::pair{layers.head, head_stash(query)}})
-        if (has) {
-          costs.after_f += static_cast<double>(end.after_f);
-          costs.after_i += static_cast<double>(end.after_i);
-        }
+      if (layers.head) {
+        const StashBytes head = head_stash(query);
+        costs.after_f += static_cast<double>(head.after_f);
+        costs.after_i += static_cast<double>(head.after_i);
+      }
     }
   return all;
 }

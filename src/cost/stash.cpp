@@ -51,25 +51,17 @@ StashBytes block_stash(const StashQuery& q) {
   return bytes;
 }
 
-StashBytes embedding_stash(const StashQuery& q) {
-  StashBytes bytes;
-  bytes.after_f = q.tokens * 8;  // token numbers are 64-bit
-  bytes.after_i = 0;             // I has added to the weights' gradients
-  return bytes;
-}
-
 StashBytes head_stash(const StashQuery& q) {
   const ModelShape& s = q.shape;
-  // F: the norm's output with log-sum-exp and targets, and the gradients of the norm's weights,
-  // since the loss is at hand. The gradient of the input is a tensor between the head and the last
+  // F: the norm's output with its log-sum-exp, and the gradients of the norm's weights, since the
+  // loss is at hand. The gradient of the input is a tensor between the head and the last
   // layer, and counted where those between stages are (buffers.h). An encoder's head has a dense
   // layer before the norm: its input and output gradient stay for W.
   const std::int64_t hidden = s.dim * q.element_bytes;
-  // Where F has done the output's W already, nothing of it is kept.
+  // Where F has done the W of norm and output already, nothing of them is kept.
   const std::int64_t output =
-      q.head_in_forward ? 0 : q.own_tokens() * hidden + q.tokens * (kFloat + 8);
-  const std::int64_t kept =
-      output + (s.encoder() ? 2 : 0) * q.own_tokens() * hidden + norm_gradients(s);
+      q.head_in_forward ? 0 : q.own_tokens() * hidden + q.tokens * kFloat + norm_gradients(s);
+  const std::int64_t kept = output + (s.encoder() ? 2 : 0) * q.own_tokens() * hidden;
   return {.after_f = kept, .after_i = kept};
 }
 

@@ -18,7 +18,7 @@ struct StashQuery {
   std::int64_t tensor = 1;          // ranks that share a layer; what one of them keeps
   bool sequence_norms = false;      // they divide the tokens between the products
   bool gpu = false;
-  bool head_in_forward = false;  // F adds to the gradients of the head's output projection at once
+  bool head_in_forward = false;  // F adds to the gradients of the head's norm and output at once
 
   // Tokens that a rank has between the products. REQUIRES: they divide.
   std::int64_t own_tokens() const { return sequence_norms ? tokens / tensor : tokens; }
@@ -31,9 +31,8 @@ struct StashBytes {
 
 // One transformer block.
 StashBytes block_stash(const StashQuery& query);
-// Token embedding: the token numbers after F, nothing after I.
-StashBytes embedding_stash(const StashQuery& query);
-// Final norm, output projection and loss.
+// Final norm, output projection and loss. An embedding keeps nothing: token numbers are the step's
+// batch, which is there throughout.
 StashBytes head_stash(const StashQuery& query);
 
 // Gradients of keys and values of one block, kept in fp32 from the first I of a sliced microbatch

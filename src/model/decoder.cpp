@@ -80,8 +80,7 @@ at::Tensor Decoder::hidden(std::span<const std::int32_t> tokens) {
   const SliceContext context = context_of(count);
   const at::Tensor numbers = at::empty({1, count}, at::kLong);
   std::copy(tokens.begin(), tokens.end(), numbers.mutable_data_ptr<std::int64_t>());
-  Embedding::Stash unused;
-  at::Tensor x = embedding_.forward(numbers.to(kind_.device), unused, context);
+  at::Tensor x = embedding_.forward(numbers.to(kind_.device), context);
   for (std::size_t b = 0; b < blocks_.size(); ++b) {
     x = blocks_[b].evaluate(x, fed_[b].state, context);
     join_slices(fed_[b]);

@@ -46,8 +46,6 @@ void add_rows(at::Tensor& gradient, const at::Tensor& rows, const at::Tensor& d_
 
 }  // namespace
 
-std::int64_t Embedding::Stash::bytes() const { return held_bytes(tokens); }
-
 Embedding::Embedding(const ModelShape& shape, std::uint64_t seed, const TensorKind& kind,
                      const TensorParallel& tensor)
     : shape_(shape), tensor_(tensor) {
@@ -84,54 +82,43 @@ at::Tensor Embedding::sum(const at::Tensor& tokens, const SliceContext& context)
       positions_.index_select(0, context.positions.reshape({-1}).slice(0, own.begin, own.end)));
 }
 
-at::Tensor Embedding::forward(const at::Tensor& tokens, Stash& stash,
-                              const SliceContext& context) const {
-  stash.tokens = tokens.reshape({-1}).contiguous();
-  at::Tensor y = sum(stash.tokens, context);
-  if (shape_.encoder()) {
-    NormStatistics statistics;
-    y = norm(norm_, y, statistics);
-  }
-  const std::int64_t expected = embedding_stash(stash_query(shape_, context, y, tensor_)).after_f;
-  SLUICE_CHECK(stash.bytes() == expected, "the embedding keeps {} bytes after F, predicted {}",
-               stash.bytes(), expected);
-  return y;
+at::Tensor Embedding::forward(const at::Tensor& tokens, const SliceContext& context) const {
+  const at::Tensor y = sum(tokens.flatten(), context);
+  NormStatistics unused;
+  return shape_.encoder() ? norm(norm_, y, unused) : y;
 }
 
-void Embedding::backward(const at::Tensor& dy, Stash& stash, const SliceContext& context) {
+void Embedding::backward(const at::Tensor& dy, const at::Tensor& tokens,
+                         const SliceContext& context) {
+  const at::Tensor flat = tokens.flatten();
   at::Tensor d_sum = dy;
   if (shape_.encoder()) {
-    const at::Tensor x = sum(stash.tokens, context);
+    const at::Tensor x = sum(flat, context);
     NormStatistics statistics;
     norm(norm_, x, statistics);
     const NormGradients gradients = norm_backward(norm_, dy, x, statistics);
     d_sum = gradients.input;
     norm_weight_grad(gradients, norm_);
   }
-  const std::int64_t tokens = stash.tokens.size(0);
-  d_sum = tensor_.gather(d_sum, tokens, TrafficClass::embedding, "embedding");
+  d_sum = tensor_.gather(d_sum, flat.size(0), TrafficClass::embedding, "embedding");
   if (!d_sum.is_cuda()) d_sum = d_sum.to(at::kFloat);
   if (tensor_.size() == 1) {
-    add_rows(d_table_, stash.tokens, d_sum);
+    add_rows(d_table_, flat, d_sum);
   } else {
-    const at::Tensor here = stash.tokens.ge(words_.begin)
-                                .logical_and_(stash.tokens.lt(words_.end))
-                                .nonzero()
-                                .squeeze(1);
-    add_rows(d_table_, stash.tokens.index_select(0, here).sub_(words_.begin),
-             d_sum.index_select(0, here));
+    const at::Tensor here =
+        flat.ge(words_.begin).logical_and_(flat.lt(words_.end)).nonzero().squeeze(1);
+    add_rows(d_table_, flat.index_select(0, here).sub_(words_.begin), d_sum.index_select(0, here));
   }
   if (d_positions_.defined()) {
-    const RowRange own = tensor_.own_tokens(tokens);
+    const RowRange own = tensor_.own_tokens(flat.size(0));
     add_rows(d_positions_, context.positions.reshape({-1}).slice(0, own.begin, own.end),
              d_sum.slice(0, own.begin, own.end), tensor_.size() > 1);
   }
-  stash = Stash();
 }
 
 std::int64_t Head::Stash::bytes() const {
-  return held_bytes(n) + held_bytes(lse) + held_bytes(targets) + held_bytes(norm.weight) +
-         held_bytes(norm.bias) + held_bytes(x) + held_bytes(d_h);
+  return held_bytes(n) + held_bytes(lse) + held_bytes(norm.weight) + held_bytes(norm.bias) +
+         held_bytes(x) + held_bytes(d_h);
 }
 
 Head::Head(const ModelShape& shape, std::uint64_t seed, const TensorKind& kind,
@@ -223,7 +210,7 @@ at::Tensor Head::forward(const at::Tensor& x, const at::Tensor& targets, double 
   const at::Tensor before_norm = shape_.encoder() ? activation(shape_.family, h) : x;
   const at::Tensor own_n = norm(norm_, before_norm, statistics);
   const at::Tensor n = tensor_.gather(own_n, context.num_tokens(), TrafficClass::loss, "head");
-  const at::Tensor flat = targets.reshape({-1}).contiguous();
+  const at::Tensor flat = targets.flatten();
   const at::Tensor dn = stash ? at::empty_like(n) : at::Tensor();
   const bool at_once = weights_in_forward_;
   const at::Tensor lse =
@@ -236,13 +223,17 @@ at::Tensor Head::forward(const at::Tensor& x, const at::Tensor& targets, double 
   if (!at_once) {
     stash->n = own_n;
     stash->lse = lse;
-    stash->targets = flat;
+    stash->targets = targets;
     stash->scale = scale;
   }
   stash->norm =
       norm_backward(norm_, tensor_.sum(dn, TrafficClass::loss, "head"), before_norm, statistics);
   at::Tensor d_x = std::move(stash->norm.input);
   stash->norm.input = at::Tensor();
+  if (at_once) {
+    norm_weight_grad(stash->norm, norm_);
+    stash->norm = {};
+  }
   if (shape_.encoder()) {
     stash->x = x;
     stash->d_h = activation_backward(shape_.family, d_x, h);
@@ -257,14 +248,17 @@ at::Tensor Head::forward(const at::Tensor& x, const at::Tensor& targets, double 
 }
 
 void Head::weight_grad(Stash& stash) {
-  if (!weights_in_forward_) output_weight_grad(stash);
-  norm_weight_grad(stash.norm, norm_);
+  if (!weights_in_forward_) {
+    output_weight_grad(stash);
+    norm_weight_grad(stash.norm, norm_);
+  }
   if (shape_.encoder()) linear_weight_grad(stash.d_h, stash.x, dense_);
   stash = Stash();
 }
 
 void Head::output_weight_grad(const Stash& stash) {
-  const std::int64_t tokens = stash.targets.size(0), step = head_chunk(words_.count(), false);
+  const at::Tensor all_targets = stash.targets.flatten();
+  const std::int64_t tokens = all_targets.size(0), step = head_chunk(words_.count(), false);
   const at::Tensor all = tensor_.gather(stash.n, tokens, TrafficClass::loss, "head");
   // A narrow gradient is rounded once, not after every chunk; of a wide one this is no copy.
   at::Tensor d_weight = output_.d_weight.to(at::kFloat);
@@ -273,7 +267,7 @@ void Head::output_weight_grad(const Stash& stash) {
     const std::int64_t end = std::min(begin + step, tokens);
     const at::Tensor n = all.slice(0, begin, end);
     const at::Tensor logits = project(n);
-    const at::Tensor targets = stash.targets.slice(0, begin, end);
+    const at::Tensor targets = all_targets.slice(0, begin, end);
     const at::Tensor gradient = logits_gradient(logits, stash.lse.slice(0, begin, end), targets,
                                                 own_targets(targets), stash.scale);
     d_weight.addmm_(gradient.t(), n.to(at::kFloat));

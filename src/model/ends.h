@@ -21,16 +21,11 @@ class Embedding {
   Embedding(const ModelShape& shape, std::uint64_t seed, const TensorKind& kind,
             const TensorParallel& tensor = {});
 
-  struct Stash {
-    at::Tensor tokens;  // (T)
-    std::int64_t bytes() const;
-  };
-
-  // tokens (B, n) -> (T, dim)
-  at::Tensor forward(const at::Tensor& tokens, Stash& stash, const SliceContext& context) const;
+  // tokens (B, n) -> (T, dim). Keeps nothing: the tokens are there for the whole step.
+  at::Tensor forward(const at::Tensor& tokens, const SliceContext& context) const;
   // Adds to the gradients, in I: nothing lies before it that would wait, and dy need not be kept.
   // An encoder's embedding looks its tokens up again.
-  void backward(const at::Tensor& dy, Stash& stash, const SliceContext& context);
+  void backward(const at::Tensor& dy, const at::Tensor& tokens, const SliceContext& context);
 
   std::vector<Parameter>& parameters() { return parameters_; }
 
@@ -62,8 +57,8 @@ struct LossSum {
 
 // The loss is computed in F, chunk by chunk over the tokens, together with the gradient of the
 // input: logits never outlive a chunk, and the stash holds hidden-size tensors only. W computes the
-// logits again, or, with `weights_in_forward`, F adds to the gradients of the output projection at
-// once. Tensor ranks divide the vocabulary: no rank ever has a token's logits in whole.
+// logits again, or, with `weights_in_forward`, F adds to the gradients of norm and output projection
+// at once. Tensor ranks divide the vocabulary: no rank ever has a token's logits in whole.
 class Head {
  public:
   // REQUIRES a GPU without other tensor ranks for weights_in_forward.
@@ -73,7 +68,7 @@ class Head {
   struct Stash {
     at::Tensor n;        // (t, dim) normalised input; it and the next two where W needs them
     at::Tensor lse;      // (T), fp32
-    at::Tensor targets;  // (T), -1: no loss
+    at::Tensor targets;  // (B, n), -1: no loss; the batch's own, which the stash does not count
     NormGradients norm;  // of the norm's weights
     at::Tensor x, d_h;   // (t, dim) input and output gradient of an encoder's dense layer
     double scale = 0;    // of each token's loss

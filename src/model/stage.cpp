@@ -76,7 +76,6 @@ SliceContext Stage::context_of(const Microbatch& data, std::size_t slice) {
 // Of one slice, and of what its microbatch holds as a whole.
 std::int64_t Stage::bytes_of(const State& state, std::size_t slice) const {
   std::int64_t bytes = 0;
-  if (embedding_) bytes += state.embedding[slice].bytes();
   for (const auto& layer : state.layers)
     bytes += layer->bytes(slice);
   if (head_) bytes += state.head[slice].bytes();
@@ -103,7 +102,7 @@ Stage::State& Stage::open(int microbatch) {
   const std::size_t slices = bounds_.size() - 1;
   for (const auto& layer : layers_)
     state.layers.push_back(layer->open(slices));
-  state.embedding.resize(slices);
+  state.tokens.resize(slices);
   state.head.resize(slices);
   state.contexts.resize(slices);
   state.slices_left = static_cast<int>(slices);
@@ -118,9 +117,10 @@ at::Tensor Stage::forward(int microbatch, int slice, const Microbatch& data,
   const SliceContext& context = state.contexts[c];
   begin_op(state, c);
   at::Tensor x = input;
-  if (embedding_)
-    x = embedding_->forward(data.tokens.slice(1, bounds_[c], bounds_[c + 1]), state.embedding[c],
-                            context);
+  if (embedding_) {
+    state.tokens[c] = data.tokens.slice(1, bounds_[c], bounds_[c + 1]);
+    x = embedding_->forward(state.tokens[c], context);
+  }
   for (std::size_t n = 0; n < layers_.size(); ++n)
     x = layers_[n]->forward(x, *state.layers[n], context);
   if (head_)
@@ -139,7 +139,7 @@ at::Tensor Stage::input_grad(int microbatch, int slice, at::Tensor d_output) {
   for (std::size_t n = layers_.size(); n-- > 0;)
     dx = layers_[n]->input_grad(dx, *state.layers[n], context);
   if (embedding_) {
-    embedding_->backward(dx, state.embedding[c], context);
+    embedding_->backward(dx, state.tokens[c], context);
     dx = at::Tensor();
   }
   end_op();
@@ -168,7 +168,7 @@ at::Tensor Stage::backward(int microbatch, int slice, at::Tensor d_output) {
   for (std::size_t n = layers_.size(); n-- > 0;)
     dx = layers_[n]->backward(dx, *state.layers[n], context);
   if (embedding_) {
-    embedding_->backward(dx, state.embedding[c], context);
+    embedding_->backward(dx, state.tokens[c], context);
     dx = at::Tensor();
   }
   end_op();
@@ -182,10 +182,8 @@ at::Tensor Stage::evaluate(int microbatch, int slice, const Microbatch& data,
   State& state = open(microbatch);
   const SliceContext context = context_of(data, c);
   at::Tensor x = input;
-  if (embedding_) {
-    Embedding::Stash unused;
-    x = embedding_->forward(data.tokens.slice(1, bounds_[c], bounds_[c + 1]), unused, context);
-  }
+  if (embedding_)
+    x = embedding_->forward(data.tokens.slice(1, bounds_[c], bounds_[c + 1]), context);
   for (std::size_t n = 0; n < layers_.size(); ++n)
     x = layers_[n]->evaluate(x, *state.layers[n], context);
   if (head_)

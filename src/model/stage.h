@@ -78,7 +78,7 @@ class Stage {
  private:
   struct State {
     std::vector<std::unique_ptr<LayerState>> layers;
-    std::vector<Embedding::Stash> embedding;  // per slice
+    std::vector<at::Tensor> tokens;  // (B, n) per slice, of the batch; what the embedding had
     std::vector<Head::Stash> head;
     std::vector<SliceContext> contexts;
     int slices_left = 0;
