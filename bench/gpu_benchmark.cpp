@@ -283,6 +283,8 @@ void report(const Options& options) {
       static_cast<double>(result.memory_peak) / (1 << 30), result.clock_and_power[0],
       result.clock_and_power[1], result.issue * 1e3);
   if (options.packed) line += fmt::format(R"(, "long_document": {})", options.long_document);
+  if (!options.slice_sizes.empty())
+    line += fmt::format(R"(, "slice_sizes": [{}])", fmt::join(options.slice_sizes, ", "));
   if (options.partitions > 0) {
     const Simulation predicted = simulate(schedule, *result.costs);
     line += fmt::format(
