@@ -57,8 +57,8 @@ struct LossSum {
 
 // The loss is computed in F, chunk by chunk over the tokens, together with the gradient of the
 // input: logits never outlive a chunk, and the stash holds hidden-size tensors only. W computes the
-// logits again, or, with `weights_in_forward`, F adds to the gradients of norm and output projection
-// at once. Tensor ranks divide the vocabulary: no rank ever has a token's logits in whole.
+// logits again, or, with `weights_in_forward`, F adds to the gradients of norm and projection at
+// once. Tensor ranks divide the vocabulary: no rank ever has a token's logits in whole.
 class Head {
  public:
   // REQUIRES a GPU without other tensor ranks for weights_in_forward.
