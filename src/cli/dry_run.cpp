@@ -1,10 +1,12 @@
 #include "cli/dry_run.h"
 
 #include <fmt/ranges.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -103,6 +105,8 @@ std::optional<std::int64_t> machine_bytes(const RunSetup& setup) {
   return limit >> allowed ? std::min(installed, allowed) : installed;
 }
 
+bool on_threads(const RunSetup& setup) { return setup.config.comm.backend == "threads"; }
+
 // What has to fit into this machine: on threads all ranks, else at least the largest.
 std::int64_t needed_bytes(const RunSetup& setup, const std::vector<RankMemory>& ranks) {
   std::int64_t all = 0, largest = 0;
@@ -110,7 +114,31 @@ std::int64_t needed_bytes(const RunSetup& setup, const std::vector<RankMemory>& 
     all += rank.total() * static_cast<std::int64_t>(rank.ranks.size());
     largest = std::max(largest, rank.total());
   }
-  return setup.config.comm.backend == "threads" ? all : largest;
+  return on_threads(setup) ? all : largest;
+}
+
+// Why train would not start: weights that neither memory nor swap can hold, of all ranks on
+// threads, else of any one. A GPU says itself what does not fit.
+std::string weights_problem(const RunSetup& setup, const std::vector<RankMemory>& ranks) {
+  if (setup.options.kind.on_gpu()) return "";
+  std::int64_t all = 0, least = std::numeric_limits<std::int64_t>::max();
+  for (const RankMemory& rank : ranks) {
+    const std::int64_t bytes = rank.weights + rank.gradients + rank.optimizer;
+    all += bytes * static_cast<std::int64_t>(rank.ranks.size());
+    least = std::min(least, bytes);
+  }
+  const std::int64_t fixed = on_threads(setup) ? all : least;
+  struct sysinfo system = {};
+  const std::int64_t swap =
+      ::sysinfo(&system) == 0 ? static_cast<std::int64_t>(system.totalswap * system.mem_unit) : 0;
+  const std::int64_t here = *machine_bytes(setup) + swap;
+  if (fixed <= here) return "";
+  return fmt::format(
+      "weights, gradients and optimizer of {} take {} MiB, and this machine has {} MiB: use a "
+      "smaller model, narrower types (training.dtype, training.gradient_dtype, "
+      "optimizer.state_dtype) or more machines",
+      on_threads(setup) ? "all ranks" : "a rank", mebibytes(static_cast<double>(fixed)),
+      mebibytes(static_cast<double>(here)));
 }
 
 // The peak of the stash over all ranks when I and W run together, where that is less because a
@@ -138,16 +166,16 @@ std::vector<std::string> remarks(const RunSetup& setup, const std::vector<RankMe
         mebibytes(fused)));
   const std::int64_t needed = needed_bytes(setup, ranks);
   const std::optional<std::int64_t> machine = machine_bytes(setup);
-  if (machine && needed > *machine)
+  const std::string weights = weights_problem(setup, ranks);
+  if (weights.empty() && machine && needed > *machine)
     out.push_back(fmt::format(
         "{} {} MiB, and this machine has {} MiB: use a smaller model, smaller microbatches, more "
         "recomputation or more machines",
-        setup.config.comm.backend == "threads" ? "all ranks together need"
-                                               : "the largest rank needs",
+        on_threads(setup) ? "all ranks together need" : "the largest rank needs",
         mebibytes(static_cast<double>(needed)), mebibytes(static_cast<double>(*machine))));
   // A run of another machine may be planned here.
   std::vector<std::string> problems = {
-      launch_problem(setup.config.comm, mesh_of(setup.options, setup.schedule).size())};
+      weights, launch_problem(setup.config.comm, mesh_of(setup.options, setup.schedule).size())};
   if (const std::string cause = setup.options.kind.on_gpu() ? cuda::why_not() : ""; !cause.empty())
     problems.push_back("cluster.device is cuda: " + cause);
   for (const std::string& problem : problems)
@@ -156,6 +184,11 @@ std::vector<std::string> remarks(const RunSetup& setup, const std::vector<RankMe
 }
 
 }  // namespace
+
+void check_weights_fit(const RunSetup& setup) {
+  if (const std::string problem = weights_problem(setup, memory_by_rank(setup)); !problem.empty())
+    throw user_error("{}", problem);
+}
 
 BesideWeights beside_weights(const TrainerOptions& options, const Schedule& schedule,
                              const WeightBytes& held) {

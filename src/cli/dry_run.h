@@ -39,6 +39,10 @@ struct BesideWeights {
 BesideWeights beside_weights(const TrainerOptions& options, const Schedule& schedule,
                              const WeightBytes& held);
 
+// Throws UserError where weights, gradients and optimizer alone are more than this machine's memory
+// and swap: a run would draw weights until it is killed.
+void check_weights_fit(const RunSetup& setup);
+
 // As a table in MiB with remarks under it, or as a JSON object.
 std::string dry_run_text(const RunSetup& setup);
 std::string dry_run_json(const RunSetup& setup);

@@ -73,6 +73,7 @@ ExitCode run(const Flags& flags) {
       OutputFlags().write(format == Format::json ? dry_run_json(setup) : dry_run_text(setup));
     return ExitCode::ok;
   }
+  check_weights_fit(setup);
 
   // SIGUSR1 is what mpirun hands on as it comes, and what Slurm can send ahead of its time limit.
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1})

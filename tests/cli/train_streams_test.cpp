@@ -1,7 +1,6 @@
 // Training whose standard files are closed, full or left by their readers, and whose machine is
 // full.
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -53,17 +52,18 @@ TEST_F(TrainStreams, ATraceThatCannotBeWrittenIsRefusedAtTheStart) {
   EXPECT_FALSE(is_saved(4));
 }
 
-TEST_F(TrainStreams, AFullMachineIsToldInOneLine) {
-  std::ifstream setting("/proc/sys/vm/overcommit_memory");
-  if (int value = 0; setting >> value && value == 1)
-    GTEST_SKIP() << "here memory is promised without end";
+TEST_F(TrainStreams, WeightsThatDoNotFitAreRefusedAtTheStart) {
   const Ran ran = train("--model.dim=200000 --model.heads=10");
-  EXPECT_EQ(ran.code, 75);
-  EXPECT_NE(ran.err.find("this machine's memory is full. A pipeline's weights take "),
-            std::string::npos)
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_NE(ran.err.find("weights, gradients and optimizer of all ranks take "), std::string::npos)
       << ran.err;
-  EXPECT_EQ(ran.err.find("bug"), std::string::npos) << ran.err;
-  EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 2) << ran.err;  // with the run's own
+  EXPECT_NE(ran.err.find(" MiB, and this machine has "), std::string::npos) << ran.err;
+  EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
+  const Ran dry = train("--model.dim=200000 --model.heads=10 --dry-run");
+  EXPECT_EQ(dry.code, 0) << dry.err;
+  EXPECT_NE(dry.out.find("train would refuse here: " + ran.err.substr(ran.err.find("weights"))),
+            std::string::npos)
+      << dry.out;
 }
 
 }  // namespace

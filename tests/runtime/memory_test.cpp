@@ -9,6 +9,7 @@
 #include "comm/threads/threads.h"
 #include "cost/buffers.h"
 #include "cost/model_costs.h"
+#include "runtime/out_of_memory.h"
 #include "runtime/trainer.h"
 #include "schedule/generators/generator.h"
 #include "schedule/validate.h"
@@ -176,6 +177,21 @@ TEST(RunMemory, EightRanksKeepToTheirShareOf1F1B) {
     SCOPED_TRACE(testing::Message() << c.schedule << ", " << c.slices << " slices");
     EXPECT_LE(peak(c) / whole, most + 0.01);
   }
+}
+
+// The allocator of the machine has no class of its own for it.
+TEST(RunMemory, AFullMachineIsToldFromOtherErrors) {
+  const auto fails = [](const auto& make) {
+    try {
+      make();
+    } catch (const c10::Error& error) {
+      return is_out_of_memory(error);
+    }
+    ADD_FAILURE() << "nothing was thrown";
+    return false;
+  };
+  EXPECT_TRUE(fails([] { at::empty({std::int64_t{1} << 58}); }));
+  EXPECT_FALSE(fails([] { at::empty({2}).add_(at::empty({3})); }));
 }
 
 // What weights, gradients and states are made of.
