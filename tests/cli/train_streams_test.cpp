@@ -1,6 +1,7 @@
 // Training whose standard files are closed, full or left by their readers, and whose machine is
 // full.
 #include <algorithm>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -50,6 +51,23 @@ TEST_F(TrainStreams, ATraceThatCannotBeWrittenIsRefusedAtTheStart) {
     EXPECT_EQ(ran.out, "");
   }
   EXPECT_FALSE(is_saved(4));
+}
+
+// Weights that fit, and a product of 9.5 TiB that does not.
+TEST_F(TrainStreams, AFullMachineIsToldInOneLine) {
+  std::ifstream setting("/proc/sys/vm/overcommit_memory");
+  if (int value = 0; setting >> value && value == 1)
+    GTEST_SKIP() << "here memory is promised without end";
+  const Ran ran = train(
+      "--model.layers=1 --model.dim=2 --model.heads=1 --model.ffn_dim=10000000 "
+      "--training.global_batch_size=8192 --parallelism.pipeline_parallel_degree=1 "
+      "--parallelism.pipeline_parallel_schedule=1f1b --parallelism.num_microbatches=1");
+  EXPECT_EQ(ran.code, 75);
+  EXPECT_NE(ran.err.find("this machine's memory is full. A pipeline's weights take "),
+            std::string::npos)
+      << ran.err;
+  EXPECT_EQ(ran.err.find("bug"), std::string::npos) << ran.err;
+  EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 2) << ran.err;  // with the run's own
 }
 
 TEST_F(TrainStreams, WeightsThatDoNotFitAreRefusedAtTheStart) {
