@@ -51,24 +51,26 @@ constexpr double kMaxSteps = 1'000'000'000;
 std::vector<ConfigKey> make_schema() {
   return {
       {SLUICE_KEY(model, shape), .choices = {"gpt2", "llama", "bert"},
-       .help = "gpt2: layer norm, GELU, learned positions, biases; llama: RMS norm, SwiGLU, rotary "
-               "positions; bert: an encoder of gpt2's parts, trained on masked tokens"},
+       .help = "gpt2: layer norm, GELU, learned positions, biases; llama: RMS norm, SwiGLU, "
+               "rotary positions; bert: an encoder with gpt2's parts, trained on masked "
+               "tokens"},
       {SLUICE_KEY(model, layers), .range = {1, 10'000}, .aliases = {"model.n_layers"},
        .help = "transformer layers"},
       {SLUICE_KEY(model, dim), .range = {1, 1'000'000}, .help = "width of the residual stream"},
       {SLUICE_KEY(model, heads), .range = {1, 100'000}, .aliases = {"model.n_heads"},
-       .help = "attention heads; they divide dim"},
+       .help = "attention heads; must divide dim"},
       {SLUICE_KEY(model, kv_heads), .range = {0, 100'000}, .aliases = {"model.n_kv_heads"},
-       .help = "heads of keys and values (llama); they divide heads; 0: as many as heads"},
+       .help = "key/value heads (llama); must divide heads; 0: as many as heads"},
       {SLUICE_KEY(model, ffn_dim), .range = {0, 10'000'000}, .aliases = {"model.hidden_dim"},
-       .help = "width inside the MLP; 0: 4 dim, for llama 8/3 dim up to a multiple of 256"},
+       .help = "width inside the MLP; 0: 4 dim, for llama 8/3 dim rounded up to a multiple of "
+               "256"},
       {SLUICE_KEY(model, vocab_size), .range = {1, 100'000'000},
-       .help = "tokens of the vocabulary; the byte tokenizer has 257 (256 bytes, end of document); "
-               "bert's last is the mask"},
+       .help = "tokens in the vocabulary; the byte tokenizer has 257 (256 bytes and the end "
+               "of a document); bert's last token is the mask"},
       {SLUICE_KEY(model, positions), .range = {0, 1 << 24}, .aliases = {"model.max_seq_len"},
        .help = "longest sequence the model can take; 0: training.sequence_length"},
       {SLUICE_KEY(model, tied_embeddings), .aliases = {"model.enable_weight_tying"},
-       .help = "the head uses the weight of the embedding"},
+       .help = "the head shares the embedding's weight"},
       {SLUICE_KEY(model, rope_theta), .range = {.least = 0, .most = 1e12, .least_excluded = true},
        .help = "base of the rotary frequencies (llama)"},
       {SLUICE_KEY(model, norm_epsilon), .range = {.least = 0, .most = 1, .most_excluded = true},
@@ -82,28 +84,26 @@ std::vector<ConfigKey> make_schema() {
        .help = "auto: by the names of the files; text: bytes of plain files; jsonl: bytes of each "
                "line's \"text\"; megatron: tokens of a .bin/.idx pair"},
       {SLUICE_KEY(data, tokenizer),
-       .help = "a tokenizer.json (byte-level BPE) that makes tokens of text; empty: bytes"},
+       .help = "a tokenizer.json (byte-level BPE) for text; empty: tokens are bytes"},
       {SLUICE_KEY(data, packing), .choices = {"stream", "documents"},
-       .help =
-           "what a sequence is: stream: a stretch of the data, documents running on; documents: "
-           "the same stretch, but no attention and no loss across the end of a document, and "
-           "positions that restart"},
+       .help = "stream: documents follow one another within a sequence; documents: no attention "
+               "and no loss across the end of a document, and positions restart"},
       {SLUICE_KEY(data, validation_fraction),
        .range = {.least = 0, .most = 1, .most_excluded = true},
-       .help = "share of the data, its end, that is held out for validation"},
+       .help = "share of the tokens, at the end of the data, held out for validation"},
 
       {SLUICE_KEY(training, steps), .range = {0, kMaxSteps}, .help = "optimizer updates"},
       {SLUICE_KEY(training, sequence_length), .range = {1, 1 << 24},
-       .aliases = {"training.seq_len"}, .help = "tokens of a sequence"},
+       .aliases = {"training.seq_len"}, .help = "tokens per sequence"},
       {SLUICE_KEY(training, global_batch_size), .range = {1, 1 << 24},
        .help = "sequences per step, over all microbatches"},
       {SLUICE_KEY(training, dtype), .choices = {"float32", "bfloat16"},
        .synonyms = {"fp32=float32", "bf16=bfloat16"}, .aliases = {"training.mixed_precision_param"},
-       .help = "of weights and activations"},
+       .help = "type of weights and activations"},
       {SLUICE_KEY(training, gradient_dtype), .choices = {"float32", "bfloat16"},
        .synonyms = {"fp32=float32", "bf16=bfloat16"},
-       .help = "of weights' gradients, over microbatches and between data ranks; bfloat16 only "
-               "with bfloat16 weights"},
+       .help = "type of weight gradients, summed over microbatches and data ranks; bfloat16 "
+               "only with bfloat16 weights"},
       {SLUICE_KEY(training, max_norm), .range = {0, 1e9},
        .help = "gradients are clipped to this global norm; 0: no clipping"},
 
@@ -115,109 +115,115 @@ std::vector<ConfigKey> make_schema() {
        .help = "decay of AdamW's second moment"},
       {SLUICE_KEY(optimizer, eps), .range = {.least = 0, .most = 1, .least_excluded = true},
        .help = "added to AdamW's denominator"},
-      {SLUICE_KEY(optimizer, weight_decay), .range = {0, 1000}, .help = "decoupled weight decay"},
+      {SLUICE_KEY(optimizer, weight_decay), .range = {0, 1000},
+       .help = "decoupled weight decay, on matrices only (not on norms and biases)"},
       {SLUICE_KEY(optimizer, master_weights),
-       .help = "bfloat16 weights are rounded from float32 copies, which are what is updated"},
+       .help = "keep float32 copies of bfloat16 weights, and update those"},
       {SLUICE_KEY(optimizer, state_dtype), .choices = {"float32", "bfloat16"},
-       .synonyms = {"fp32=float32", "bf16=bfloat16"}, .help = "of AdamW's two moments"},
+       .synonyms = {"fp32=float32", "bf16=bfloat16"}, .help = "type of AdamW's two moments"},
       {SLUICE_KEY(optimizer, rounding), .choices = {"nearest", "stochastic"},
-       .help = "of bfloat16 weights without masters and of bfloat16 moments when they are updated; "
-               "stochastic: up or down by chance, right on average, drawn from debug.seed"},
+       .help = "how updates round bfloat16 moments, and bfloat16 weights without masters; "
+               "stochastic: up or down at random, right on average, drawn from debug.seed"},
 
       {SLUICE_KEY(lr_scheduler, warmup_steps), .range = {0, kMaxSteps},
        .help = "steps in which the learning rate rises linearly; then it falls as a cosine"},
       {SLUICE_KEY(lr_scheduler, min_lr_ratio), .range = {0, 1},
        .aliases = {"lr_scheduler.min_lr_factor"},
-       .help = "the last learning rate, as a share of the peak"},
+       .help = "final learning rate, as a share of the peak"},
 
       {SLUICE_KEY(parallelism, pipeline_parallel_degree), .range = {1, 1 << 20},
        .help = "devices of the pipeline"},
       {SLUICE_KEY(parallelism, pipeline_parallel_schedule),
-       .help = "a name of sluice schedule --list, or PyTorch's"},
+       .help = "a name from sluice schedule --list, or PyTorch's name"},
       {SLUICE_KEY(parallelism, pipeline_parallel_schedule_csv),
-       .help = "a schedule's CSV file; it wins over the name"},
+       .help = "a CSV file with a schedule; overrides the name"},
       {SLUICE_KEY(parallelism, num_microbatches), .range = {0, 1 << 24},
-       .help = "microbatches per step; they divide the global batch; 0: one sequence each"},
+       .help = "microbatches per step in each copy of the pipeline; must divide its share of "
+               "the global batch; 0: one sequence each"},
       {SLUICE_KEY(parallelism, stages_per_device), .range = {0, 1024},
        .help = "stages on each device; 0: the schedule's own number"},
       {SLUICE_KEY(parallelism, layers_per_stage), .range = {0, 10'000}, .choices = {"even", "auto"},
-       .help =
-           "even: the same number for every stage; auto: so that the slowest device is as fast "
-           "as possible, embedding and head counted (sluice partition shows it); or a list, one "
-           "number per stage (0 first or last: embedding or head alone)"},
+       .help = "even: the same number for every stage; auto: so that the slowest device is as fast "
+               "as possible, counting embedding and head (sluice partition shows it); or a list, "
+               "one number per stage (0 for the first or last: embedding or head alone)"},
       {SLUICE_KEY(parallelism, partition_costs),
-       .help = "a costs file of sluice profile that auto goes by; empty: by counting products"},
+       .help = "a costs file from sluice profile, used by layers_per_stage = \"auto\"; empty: "
+               "count the FLOP of the matmuls"},
       {SLUICE_KEY(parallelism, device_memory_mib), .range = {0, 1e9},
-       .help = "MiB of a device that auto keeps to, counted as --dry-run does; 0: no cap"},
+       .help = "memory cap of a device for layers_per_stage = \"auto\", counted as in "
+               "--dry-run; 0: no cap"},
       {SLUICE_KEY(parallelism, slices), .range = {1, kMaxSlices},
-       .help = "slices of each sequence, where the schedule cuts sequences"},
+       .help = "slices of each sequence, for schedules that cut sequences"},
       {SLUICE_KEY(parallelism, slice_sizes), .range = {1, 1 << 24},
        .help = "tokens of each slice, first to last; empty: equal slices"},
       {SLUICE_KEY(parallelism, memory_cap), .range = {0, 1e9},
-       .help = "stage-activations a device may hold (zb, adaptive-v); 0: none"},
+       .help = "stage-activations that a device may hold (zb, adaptive-v); 0: no cap"},
       {SLUICE_KEY(parallelism, fuse_backward),
-       .help = "run every W right behind its I, as one op: less memory under recomputation"},
+       .help = "run every W directly after its I, as one op: less memory with recomputation"},
       {SLUICE_KEY(parallelism, tensor_parallel_degree), .range = {1, 1024},
-       .help = "ranks that share each layer; they divide heads, ffn_dim and vocab_size"},
+       .help = "ranks that share each layer; must divide heads, ffn_dim and vocab_size"},
       {SLUICE_KEY(parallelism, sequence_parallel_norms),
        .aliases = {"parallelism.enable_sequence_parallel"},
-       .help = "tensor ranks divide the tokens between the products: less memory, more messages"},
+       .help = "tensor ranks also divide the tokens for norms and residual sums: less memory, "
+               "more messages"},
       {SLUICE_KEY(parallelism, scatter_gather),
-       .help = "with tensor parallelism, each rank sends its share of a tensor to the next stage, "
-               "which puts it together"},
+       .help = "with tensor parallelism, each rank sends only its share of a tensor to the "
+               "next stage, which assembles it"},
       {SLUICE_KEY(parallelism, data_parallel_replicate_degree), .range = {1, 1 << 20},
        .help = "copies of the whole pipeline, each with its share of the batch"},
       {SLUICE_KEY(parallelism, data_parallel_shard_degree), .range = {1, 1 << 20},
-       .help = "further copies that divide the optimizer's states among them"},
+       .help = "further copies, which also divide the optimizer states (ZeRO-1)"},
       {SLUICE_KEY(parallelism, gradient_bucket_mib),
        .range = {.least = 0, .most = 1e6, .least_excluded = true},
-       .help = "gradients that data ranks exchange at a time; it does not change the result"},
+       .help = "size of the buckets in which data ranks exchange gradients; does not change "
+               "the result"},
       {SLUICE_KEY(parallelism, deferred_validation),
-       .help = "stages update at once and look at the gradient norm of all later, rolling back "
-               "where it must be clipped"},
+       .help = "update at once, check the global gradient norm later, and roll back if it "
+               "must be clipped"},
 
       {SLUICE_KEY(recompute, level),
        .choices = {"none", "elementwise", "mlp", "all-but-attention", "full"},
        .aliases = {"activation_checkpoint.mode"},
-       .help = "what the backward computes again: nothing; norms and activation products; also the "
-               "MLP's up projection; all but attention; the whole layer"},
+       .help = "what the backward computes again: nothing; norms and activations; also the "
+               "MLP's up projection; everything except attention; the whole layer"},
 
-      {SLUICE_KEY(checkpoint, folder), .help = "where checkpoints are written; empty: none are"},
+      {SLUICE_KEY(checkpoint, folder), .help = "folder for checkpoints; empty: save none"},
       {SLUICE_KEY(checkpoint, interval), .range = {0, kMaxSteps},
        .help = "steps between checkpoints; 0: only at the end"},
       {SLUICE_KEY(checkpoint, keep_latest_k), .range = {0, 1'000'000},
-       .help = "checkpoints that are kept; 0: all"},
+       .help = "checkpoints to keep; 0: all"},
       {SLUICE_KEY(checkpoint, load),
-       .help = "latest: go on from the newest of the folder, if there is one; none: start anew; or "
-               "the path of a checkpoint"},
+       .help = "latest: continue from the newest checkpoint in the folder, if there is one; "
+               "none: start from scratch; or the path of a checkpoint"},
 
       {SLUICE_KEY(validation, interval), .range = {0, kMaxSteps}, .aliases = {"validation.freq"},
-       .help = "steps between validations, and one after the last step; 0: never"},
+       .help = "steps between validations; there is also one after the last step; 0: never"},
 
       {SLUICE_KEY(generate, prompt),
-       .help = "text that the trained model continues after the last step; empty: none"},
+       .help = "text that the trained model continues after the last step; empty: no sample"},
 
       {SLUICE_KEY(comm, backend), .choices = {"threads", "mpi", "nccl"},
        .help = "threads: all ranks in this process; mpi: one process each, under mpirun or srun; "
                "nccl: the same with a GPU each"},
       {SLUICE_KEY(comm, train_timeout_seconds),
        .range = {.least = 0, .most = 1e6, .least_excluded = true},
-       .help = "a rank that waits longer for another gives up, naming it"},
+       .help = "a rank that waits longer than this for another gives up and names it"},
 
       {SLUICE_KEY(cluster, device), .choices = {"cpu", "cuda"},
-       .help = "what ranks compute on: cuda takes a build with CUDA and a GPU (docs/gpu.md)"},
+       .help = "what ranks compute on; cuda needs a CUDA build and a GPU (docs/gpu.md)"},
       {SLUICE_KEY(cluster, partitions), .range = {0, 1024},
-       .help = "parts that one GPU is divided into, one for each rank of the pipeline; 0: ranks "
-               "share the whole GPU"},
+       .help = "partitions of one GPU, one per rank of the pipeline; 0: ranks share the whole "
+               "GPU"},
       {SLUICE_KEY(cluster, sms_per_partition), .range = {0, 1024},
-       .help = "multiprocessors of each part; 0: as many as fit"},
+       .help = "SMs (streaming multiprocessors) of each partition; 0: as many as fit"},
 
       {SLUICE_KEY(metrics, folder), .aliases = {"metrics.save_tb_folder"},
-       .help = "where metrics.jsonl and TensorBoard's event files go; empty: nowhere"},
+       .help = "folder for metrics.jsonl and TensorBoard event files; empty: write none"},
       {SLUICE_KEY(metrics, progress), .help = "a progress bar, on a terminal only"},
 
       {SLUICE_KEY(debug, seed), .range = {0, 4294967295.0}, .aliases = {"training.seed"},
-       .help = "of the weights, of the order of the data and of stochastic rounding"},
+       .help = "seed of the initial weights, the data order, masked tokens and stochastic "
+               "rounding"},
   };
 }
 
