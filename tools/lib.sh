@@ -44,19 +44,24 @@ show_progress() {
   [[ -z $shown ]] || printf '\r\033[K' >&2
 }
 
-# One build or installation at a time in this checkout. Children inherit the lock, so that a build
-# whose parent was killed still keeps the next caller waiting.
+# take_lock NAME WHAT: one process at a time holds a lock of this checkout: of each preset's build, and
+# of installing. Children inherit the lock, so that a build whose parent was killed still keeps the next
+# caller waiting. A caller holds one lock at a time.
 take_lock() {
-  mkdir -p "$root/build" 2>/dev/null || true
-  [[ -w $root/build ]] ||
-    die $kExitUsage "cannot write to $root/build: give yourself the right to, or clone anew"
-  exec 9>>"$root/build/.lock"
+  make_build_folder
+  exec 9>>"$root/build/.lock-$1"
   flock -n 9 && return
-  say "waiting for another build in $root ..."
+  say "waiting for another $2 in $root ..."
   flock 9
 }
 
 drop_lock() { exec 9>&-; }
+
+make_build_folder() {
+  mkdir -p "$root/build" 2>/dev/null || true
+  [[ -w $root/build ]] ||
+    die $kExitUsage "cannot write to $root/build: give yourself the right to, or clone anew"
+}
 
 # A rank knows itself by these; settings such as OMPI_MCA_* are also there without a launcher.
 under_launcher() {
@@ -83,12 +88,20 @@ refusal() {
 }
 
 # require_packages NAME...: installs what is missing, or says what is missing and why it may not,
-# and exits. Call it with the lock held.
+# and exits. Call it without a lock.
 require_packages() {
   local missing
   mapfile -t missing < <(missing_packages "$@")
   ((${#missing[@]})) || return 0
+  take_lock install installation
+  mapfile -t missing < <(missing_packages "$@") # another may have installed them meanwhile
+  ((${#missing[@]})) && install_packages "${missing[@]}"
+  drop_lock
+}
 
+# install_packages NAME...: REQUIRES: the lock of installing.
+install_packages() {
+  local missing=("$@")
   local sudo=() refusal
   ((EUID == 0)) || sudo=(sudo)
   refusal=$(refusal)
@@ -141,7 +154,7 @@ choose_torch() {
 }
 
 # require_engine NAME...: require_packages, and the same for torch. Leaves the folder that holds torch
-# in SLUICE_TORCH_DIR, where CMake looks for it. Call it with the lock held.
+# in SLUICE_TORCH_DIR, where CMake looks for it. Call it without a lock.
 require_engine() {
   local refusal
   refusal=$(refusal)
@@ -204,6 +217,7 @@ install_torch() {
     flock 8
   fi
   if ! find_torch; then
+    make_build_folder
     say "installing $torch_name into $torch_cache (once; about $torch_size; log: $log)"
     rm -rf "$part" "$torch_cache"
     mkdir -p "$part/tmp"
@@ -242,8 +256,15 @@ fetch_torch() {
   return $status
 }
 
-# build PRESET [TARGET...]: configures and builds into build/PRESET.
+# build PRESET [TARGET...]: configures and builds into build/PRESET. Call it without a lock.
 build() {
+  take_lock "$1" "build of $1"
+  build_locked "$@"
+  drop_lock
+}
+
+# The same. REQUIRES: the lock of the preset.
+build_locked() {
   local preset=$1 dir=$root/build/$1 log=$root/build/$1.log
   shift
   # CMake refuses a cache that was made elsewhere: the checkout has been moved or copied.

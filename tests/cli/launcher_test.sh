@@ -88,6 +88,39 @@ test_several_at_once_build_once() {
   [[ $(cat "$box"/err? | grep -c waiting) == 2 ]] || fail "expected two waiting: $(cat "$box"/err?)"
 }
 
+# ./test builds presets of its own; what is up to date in another one does not wait for it.
+test_nothing_to_build_does_not_wait_for_a_running_test() {
+  run "$clone/sluice"
+  cp "$checkout/test" "$clone"
+  local tool pid
+  for tool in check_layers check_layers_test format; do
+    printf '#!/bin/sh\n' >"$clone/tools/$tool"
+    chmod +x "$clone/tools/$tool"
+  done
+  cat >>"$clone/CMakeLists.txt" <<'END'
+if(SLUICE_TESTS)
+  add_executable(tests src/main.cpp)
+  target_compile_definitions(tests PRIVATE TORCH="")
+endif()
+END
+  run "$clone/sluice"
+  touch "$box/hold"
+  rm -f "$box/compiling"
+  "$clone/test" >/dev/null 2>&1 &
+  pid=$!
+  wait_for "$box/compiling"
+  kill -0 "$pid" || fail "./test ended early"
+  # Its status changes and its content does not, as when a branch is left and returned to.
+  chmod u+x "$clone/src/main.cpp"
+  run timeout 20 "$clone/sluice" at once
+  kill -0 "$pid" || fail "./test did not hold its lock to the end"
+  rm "$box/hold"
+  wait "$pid" || true # it has no tests to run
+  expect_status 0
+  expect_out "here:$PWD|at|once"
+  expect_not_in "$err" "waiting"
+}
+
 # interrupt SIGNAL WHOM: starts a build that hangs, sends the signal to it or to all it started.
 interrupt() {
   touch "$box/hold"
