@@ -1,6 +1,4 @@
 // sluice train CONFIG: real training through any schedule, ranks as threads or as processes.
-#include <unistd.h>
-
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -13,6 +11,7 @@
 #include "cli/report.h"
 #include "cli/run_setup.h"
 #include "cli/run_trace.h"
+#include "cli/stop_signal.h"
 #include "runtime/datasets.h"
 #include "runtime/preflight.h"
 #include "runtime/rank_device.h"
@@ -31,10 +30,11 @@ struct Flags {
   CLI::App* command = nullptr;
 };
 
-std::atomic<bool> stop_requested = false;  // a signal handler can reach nothing else
-
-void request_stop(int) {
-  if (stop_requested.exchange(true)) _exit(static_cast<int>(ExitCode::terminated));
+std::string stopped_text(const CheckpointConfig& checkpoint, std::int64_t step) {
+  if (checkpoint.folder.empty())
+    return fmt::format("stopped after step {}; nothing is saved: checkpoint.folder is empty", step);
+  return fmt::format("stopped after step {}; the same command{} resumes", step,
+                     checkpoint.load == "latest" ? "" : " with --checkpoint.load=latest");
 }
 
 // The last step beside its prediction, of all ranks.
@@ -75,10 +75,7 @@ ExitCode run(const Flags& flags) {
   }
   check_weights_fit(setup);
 
-  // SIGUSR1 is what mpirun hands on as it comes, and what Slurm can send ahead of its time limit.
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1})
-    std::signal(signal, request_stop);
-  std::signal(SIGPIPE, SIG_IGN);  // who reads the lines may go; the run goes on
+  std::signal(SIGPIPE, SIG_IGN);  // the run goes on when the reader of its lines has left
   TrainingRun training_run{.config = config,
                            .options = options,
                            .lowered = schedule,
@@ -94,7 +91,7 @@ ExitCode run(const Flags& flags) {
     training_run.predicted_peak_bytes.push_back(
         static_cast<std::int64_t>(predicted.devices[device].peak_bytes));
   }
-  training_run.stop = &stop_requested;
+  training_run.stop = &stop_on_signals(prints_for_all());
   Progress progress(config, options.shape);
   training_run.on_step = [&](const StepMetrics& metrics) { progress.step(metrics); };
   training_run.on_note = [&](const std::string& note) { progress.note(note); };
@@ -114,7 +111,11 @@ ExitCode run(const Flags& flags) {
     RunEnd end = run_training(mine, world);
     if (end.stopped) stopped = true;
     if (!end.gpu_memory.empty()) progress.note("GPU memory at its peak: " + end.gpu_memory);
-    if (world.rank() == 0) report_step(flags, schedule, std::move(end), progress);
+    if (world.rank() != 0) return;
+    const std::string last_words =
+        end.stopped ? stopped_text(config.checkpoint, end.last_step) : "";
+    report_step(flags, schedule, std::move(end), progress);
+    if (!last_words.empty()) progress.note(last_words);
   });
   return code == ExitCode::ok && stopped ? ExitCode::terminated : code;
 }

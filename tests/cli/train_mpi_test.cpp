@@ -269,12 +269,16 @@ TEST_F(TrainOverMpi, AStoppedRankIsNamedAndTheRunResumesWithTheSameBits) {
 }
 
 TEST_F(TrainOverMpi, ASignalToAnyRankOrToMpirunSavesOnAllAndExitsWith143) {
-  for (const char* command : {"kill -TERM $(cat pid.1)", "kill -USR1 $(cat pid.mpirun)"}) {
+  // A stopped process has both signals waiting when it goes on.
+  for (const char* command :
+       {"r=$(cat pid.1); kill -STOP $r; kill -TERM $r; kill -HUP $r; kill -CONT $r",
+        "kill -USR1 $(cat pid.mpirun)"}) {
     SCOPED_TRACE(command);
     clear();
     const Ran ran = interrupted(command);
     EXPECT_EQ(ran.code, 143) << ran.err;
     EXPECT_EQ(count(ran.err, "sluice: rank"), 0U) << ran.err;  // no error
+    EXPECT_EQ(count(ran.err, "the same command resumes"), 1U) << ran.err;
     expect_resumes();
   }
 }
