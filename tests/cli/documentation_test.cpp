@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 
 #include "base/text.h"
@@ -116,21 +117,72 @@ TEST(Documentation, EveryCommandPrintsWhatIsShown) {
   EXPECT_GE(run, 10);
 }
 
-// Links to files of the repository lead somewhere.
-TEST(Documentation, EveryRelativeLinkExists) {
+// Text outside of code blocks, line by line.
+std::vector<std::string> prose_of(const fs::path& file) {
+  std::vector<std::string> lines;
+  bool inside = false;
+  const std::string all = test::read_text(file.string());
+  for (const std::string_view line : split(all, '\n')) {
+    const bool fence = line.starts_with("```");
+    if (fence) inside = !inside;
+    lines.emplace_back(inside || fence ? "" : line);
+  }
+  return lines;
+}
+
+// The anchor that a heading gets: lower case, blanks as hyphens, punctuation dropped.
+std::string anchor_of(std::string_view heading) {
+  std::string anchor;
+  for (const char c : heading)
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_')
+      anchor += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    else if (c == ' ')
+      anchor += '-';
+  return anchor;
+}
+
+bool has_anchor(const fs::path& file, const std::string& anchor) {
+  for (const std::string& line : prose_of(file))
+    if (line.starts_with("#") &&
+        anchor_of(trim(line.substr(line.find_first_not_of('#')))) == anchor)
+      return true;
+  return false;
+}
+
+TEST(Documentation, EveryRelativeLinkLeadsToAFileAndAHeading) {
   for (const fs::path& file : documents()) {
     std::string text;
-    bool inside = false;  // code, in which "](" is no link
-    const std::string all = test::read_text(file.string());
-    for (const std::string_view line : split(all, '\n')) {
-      if (line.starts_with("```")) inside = !inside;
-      if (!inside) text.append(line).append("\n");
-    }
+    for (const std::string& line : prose_of(file))
+      text.append(line).append("\n");
     for (std::size_t at = text.find("]("); at != std::string::npos; at = text.find("](", at + 1)) {
-      std::string target = text.substr(at + 2, text.find(')', at) - at - 2);
-      target = target.substr(0, target.find('#'));
-      if (target.empty() || target.find("://") != std::string::npos) continue;
-      EXPECT_TRUE(fs::exists(file.parent_path() / target)) << file << ": " << target;
+      const std::string link = text.substr(at + 2, text.find(')', at) - at - 2);
+      if (link.find("://") != std::string::npos) continue;
+      const std::size_t hash = std::min(link.find('#'), link.size());
+      const fs::path target = hash == 0 ? file : file.parent_path() / link.substr(0, hash);
+      ASSERT_TRUE(fs::exists(target)) << file << ": " << link;
+      if (hash < link.size()) {
+        EXPECT_TRUE(has_anchor(target, link.substr(hash + 1)))
+            << file << ": no heading for " << link;
+      }
+    }
+  }
+}
+
+// Tables and code excepted: a line of theirs cannot be broken.
+TEST(Documentation, ProseIsWrappedAt120Characters) {
+  std::vector<fs::path> files = documents();
+  files.push_back(fs::path(SLUICE_SOURCE_DIR) / "docs/benchmarks/h200.md");
+  files.push_back(fs::path(SLUICE_SOURCE_DIR) / "tests/data/README.md");
+  for (const fs::path& file : files) {
+    int number = 0;
+    for (const std::string& line : prose_of(file)) {
+      ++number;
+      const auto characters = std::count_if(line.begin(), line.end(), [](char c) {
+        return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+      });
+      if (!line.starts_with("|")) {
+        EXPECT_LE(characters, 120) << file << ":" << number << ": " << line;
+      }
     }
   }
 }
