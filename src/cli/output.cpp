@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "schedule/text_format.h"
+#include "schedule/transforms/torch_lowering.h"
 #include "trace/render.h"
 #include "trace/style.h"
 
@@ -288,7 +289,11 @@ std::string render(const PricedSchedule& priced, Format format, bool timeline, b
   switch (format) {
     case Format::json: return result_json(priced, timeline);
     case Format::csv: return write_schedule(priced.schedule, TextFlavour::native);
-    case Format::torch_csv: return write_schedule(priced.schedule, TextFlavour::torch);
+    case Format::torch_csv:
+      // PyTorch executes a schedule with communication as it is written, so all it needs is there.
+      return write_schedule(
+          priced.schedule.has_communication() ? lower_for_torch(priced.schedule) : priced.schedule,
+          TextFlavour::torch);
     case Format::text:
     case Format::grid:
     case Format::svg:

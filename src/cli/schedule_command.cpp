@@ -5,6 +5,7 @@
 #include "cli/price.h"
 #include "schedule/transforms/reductions.h"
 #include "schedule/transforms/split_backward.h"
+#include "schedule/transforms/torch_lowering.h"
 
 namespace sluice::cli {
 namespace {
@@ -88,7 +89,10 @@ void run(Flags& flags, ExitCode& exit_code) {
                                  .pricing = flags.pricing,
                                  .buffers = flags.buffers,
                                  .timeline = flags.timeline || draws(format)});
-  if (flags.lowered) priced.schedule = priced.validation.lowered;
+  if (flags.lowered)
+    priced.schedule = format == Format::torch_csv && priced.validation.valid()
+                          ? lower_for_torch(priced.schedule)
+                          : priced.validation.lowered;
   exit_code = write_priced(priced, format, flags.timeline, flags.output);
 }
 
@@ -134,7 +138,8 @@ void add_schedule(CLI::App& app, ExitCode& exit_code) {
                     "reduce each stage's gradients (REDUCE_GRAD) as soon as they are complete");
   command->add_flag("--timeline", flags->timeline, "add the op times to json");
   command->add_flag("--lowered", flags->lowered,
-                    "programs with their sends and receives, in json, csv and torch-csv");
+                    "write the sends and receives, too (json, csv, torch-csv); torch-csv also gets "
+                    "REDUCE_GRAD, UNSHARD and RESHARD, which PyTorch needs");
   flags->output.add(*command, "grid (default), svg, html, chrome, json, csv, torch-csv");
   command->callback([flags, &exit_code] { run(*flags, exit_code); });
 }

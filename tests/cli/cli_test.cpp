@@ -133,6 +133,27 @@ TEST(Cli, TorchCsvIsReadBack) {
   }
 }
 
+// PyTorch divides gradients by the number of microbatches at REDUCE_GRAD, and computes no FSDP
+// stage without UNSHARD.
+TEST(Cli, LoweredTorchCsvHoldsAllThatPyTorchExecutes) {
+  const TemporaryFolder folder;
+  const std::string csv = folder.path() + "/s.csv", native = folder.path() + "/native.csv";
+  const std::string request = "schedule zb-v --devices 4 --microbatches 8";
+  const std::string to_torch = " --format torch-csv --out ";
+  ASSERT_EQ(run_sluice(request + " --lowered" + to_torch + csv).code, 0);
+  const std::string text = test::read_text(csv);
+  for (int stage = 0; stage < 8; ++stage)
+    for (const char* kind : {"UNSHARD", "REDUCE_GRAD", "RESHARD"})
+      EXPECT_NE(text.find(fmt::format("{}{}", stage, kind)), std::string::npos) << stage << kind;
+  EXPECT_EQ(run_sluice("check " + csv).code, 0);
+  EXPECT_EQ(json_of("simulate " + csv)["makespan"], json_of(request)["makespan"]);
+  EXPECT_EQ(run_sluice("simulate " + csv + " --format torch-csv").out, text);
+  ASSERT_EQ(run_sluice(request + " --lowered --format csv --out " + native).code, 0);
+  EXPECT_EQ(test::read_text(native).find("REDUCE_GRAD"), std::string::npos);
+  EXPECT_NE(run_sluice("simulate " + native + " --format torch-csv").out.find("7REDUCE_GRAD"),
+            std::string::npos);
+}
+
 TEST(Cli, EveryGoldenRowOfPyTorchPassesCheck) {
   int files = 0;
   for (const std::string& path : test::files_in(std::string(SLUICE_TEST_DATA) + "/torch")) {

@@ -23,7 +23,7 @@ std::string torch_file(const std::string& name) {
   return text.str();
 }
 
-// Without UNSHARD, RESHARD and REDUCE_GRAD, which are not ours to add.
+// Without UNSHARD, RESHARD and REDUCE_GRAD: lower_for_torch() adds those.
 Schedule without_sharding(Schedule schedule) {
   for (Program& program : schedule.programs)
     std::erase_if(program, [](const Op& op) { return !has_microbatch(op.kind); });
