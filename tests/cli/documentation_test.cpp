@@ -3,13 +3,15 @@
 // In README.md, CONTRIBUTING.md, docs/ and examples/, a ```console block holds commands (`$
 // ./sluice ...`) and their output. A line `...` stands for any number of lines. Blocks run in
 // order, in a folder of their own with the examples beside them; other commands than ./sluice are
-// not run. tools/update_docs rewrites the output shown.
+// not run. tools/update_docs rewrites the output shown. Commands in other blocks and in sentences
+// are not run either: their subcommands, flags and keys must exist.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <map>
 
 #include "base/text.h"
 #include "support/golden.h"
@@ -61,6 +63,11 @@ bool same(const std::vector<std::string>& expected, const std::vector<std::strin
   return a < actual.size() && expected[e] == actual[a] && same(expected, actual, e + 1, a + 1);
 }
 
+bool needs_engine(std::string_view verb) {
+  return verb == "train" || verb == "generate" || verb == "evaluate" || verb == "inspect" ||
+         verb == "import" || verb == "export" || verb == "profile" || verb == "partition";
+}
+
 std::vector<fs::path> documents() {
   const fs::path root = SLUICE_SOURCE_DIR;
   std::vector<fs::path> files = {root / "README.md", root / "CONTRIBUTING.md"};
@@ -81,10 +88,7 @@ TEST(Documentation, EveryCommandPrintsWhatIsShown) {
     std::vector<std::string> not_made;
     for (const Command& command : commands_of(file)) {
       SCOPED_TRACE(command.where + ": ./sluice " + command.arguments);
-      const std::string verb = command.arguments.substr(0, command.arguments.find(' '));
-      const bool engine = verb == "train" || verb == "generate" || verb == "evaluate" ||
-                          verb == "inspect" || verb == "import" || verb == "export" ||
-                          verb == "profile" || verb == "partition";
+      const bool engine = needs_engine(command.arguments.substr(0, command.arguments.find(' ')));
       // Without the engine neither it nor what reads its result can run.
       const bool reads = std::any_of(not_made.begin(), not_made.end(), [&](const auto& name) {
         return command.arguments.find(name) != std::string::npos;
@@ -115,6 +119,77 @@ TEST(Documentation, EveryCommandPrintsWhatIsShown) {
           << picture.path().filename() << " is out of date: run tools/update_docs";
   }
   EXPECT_GE(run, 10);
+}
+
+// Commands that are named but not run: those in other code blocks and between backticks. From the
+// word behind "sluice " on.
+std::vector<std::string> commands_named_in(const fs::path& file) {
+  const std::string text = test::read_text(file.string());
+  std::vector<std::string> commands;
+  const auto add = [&](std::string_view code, std::string_view program) {
+    if (code.starts_with("$ ")) code.remove_prefix(2);
+    if (const auto at = code.find(program); at != code.npos && (at == 0 || code[at - 1] == ' '))
+      commands.emplace_back(code.substr(at + program.size()));
+  };
+  std::string prose;
+  bool inside = false, console = false;
+  for (const std::string_view line : split(text, '\n')) {
+    if (line.starts_with("```")) {
+      inside = !inside;
+      console = line == "```console";
+    } else if (inside && !console) {
+      add(line.substr(0, line.find(" #")), "./sluice ");
+    } else if (!inside) {
+      prose.append(line).append(line.empty() ? "\n" : " ");
+    }
+  }
+  for (const std::string_view paragraph : split(prose, '\n')) {
+    const std::vector<std::string_view> parts = split(paragraph, '`');
+    for (std::size_t n = 1; n < parts.size(); n += 2)
+      add(parts[n], parts[n].starts_with("sluice ") ? "sluice " : "./sluice ");
+  }
+  return commands;
+}
+
+bool has_key(const std::string& section, const std::string& key) {
+  const std::string text = test::read_text(SLUICE_SOURCE_DIR "/docs/configuration.md");
+  const auto begin = text.find("\n## " + section + "\n");
+  if (begin == text.npos) return false;
+  const auto end = std::min(text.find("\n## ", begin + 1), text.size());
+  return text.substr(begin, end - begin).find("\n| `" + key + "` |") != std::string::npos;
+}
+
+// Of what is not run, the subcommand, its flags and the configuration's keys exist.
+TEST(Documentation, EveryCommandNamedInPassingHasItsFlags) {
+  std::map<std::string, std::string> help;  // by subcommand
+  int named = 0;
+  for (const fs::path& file : documents())
+    for (const std::string& command : commands_named_in(file)) {
+      SCOPED_TRACE(file.filename().string() + ": sluice " + command);
+      const std::vector<std::string_view> words = split(command, ' ');
+      const std::string verb(words[0]);
+      if (verb.empty() || std::islower(static_cast<unsigned char>(verb[0])) == 0) continue;
+      if (std::string(SLUICE_ENGINE_BINARY).empty() && needs_engine(verb)) continue;
+      if (!help.contains(verb)) {
+        const test::Ran ran = test::run_shell(fmt::format(
+            "'{}' {} --help", needs_engine(verb) ? SLUICE_ENGINE_BINARY : SLUICE_BINARY, verb));
+        EXPECT_EQ(ran.code, 0) << ran.err;
+        help[verb] = ran.out;
+      }
+      ++named;
+      for (std::string_view word : words) {
+        if (word.starts_with("[")) word.remove_prefix(1);
+        word = word.substr(0, word.find_first_of("=]"));
+        if (!word.starts_with("--") || word == "--section.key" || word == "--no-install") continue;
+        if (const auto dot = word.find('.'); dot != word.npos)
+          EXPECT_TRUE(
+              has_key(std::string(word.substr(2, dot - 2)), std::string(word.substr(dot + 1))))
+              << word;
+        else
+          EXPECT_NE(help[verb].find(std::string(word)), std::string::npos) << word;
+      }
+    }
+  EXPECT_GE(named, 20);
 }
 
 // Text outside of code blocks, line by line.
