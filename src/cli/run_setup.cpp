@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "cli/balance.h"
 #include "cli/price.h"
+#include "runtime/runnable.h"
 #include "schedule/transforms/reductions.h"
 #include "schedule/transforms/split_backward.h"
 #include "schedule/validate.h"
@@ -37,6 +38,9 @@ Schedule make_schedule(const Config& config) {
   if (validation.lowered.num_devices() != parallelism.pipeline_parallel_degree)
     throw user_error("the schedule has {} devices and parallelism.pipeline_parallel_degree is {}",
                      validation.lowered.num_devices(), parallelism.pipeline_parallel_degree);
+  if (const std::string problem = layers_problem(config, schedule.num_stages()); !problem.empty())
+    throw UserError(problem);
+  check_runnable(validation.lowered);
   const bool reduces = mesh_shape(config).data() > 1;
   return reduces ? add_reductions(validation.lowered) : std::move(validation.lowered);
 }

@@ -20,7 +20,8 @@ struct RunSetup {
 // Throws UserError for values that do not fit together and for an invalid schedule.
 RunSetup set_up_run(const LoadedConfig& loaded);
 
-// The schedule of a resolved configuration, lowered and proved.
+// The schedule of a resolved configuration, lowered and proved. Throws UserError where it is
+// invalid, does not fit the configuration, or is one that the trainer cannot run.
 Schedule make_schedule(const Config& config);
 
 }  // namespace sluice::cli

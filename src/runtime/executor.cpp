@@ -167,7 +167,7 @@ void Executor::run_op(const Op& op) {
       return;
     case OpKind::Update:
     case OpKind::Unshard:
-    case OpKind::Reshard: return;  // the training loop updates after the program
+    case OpKind::Reshard: return;  // an UPDATE is a stage's last op: the training loop does it
   }
 }
 

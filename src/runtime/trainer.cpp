@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "runtime/gpu_memory.h"
 #include "runtime/out_of_memory.h"
+#include "runtime/runnable.h"
 #include "schedule/transforms/forward_only.h"
 #include "schedule/transforms/forward_prefix.h"
 
@@ -87,6 +88,7 @@ Trainer::Trainer(const TrainerOptions& options, const Schedule& lowered, const D
       bounds_(slice_bounds(lowered, options.sequence_length)),
       stages_(make_stages(options, lowered, mesh_.place().pipeline, tensor_)),
       totals_(lowered.placement, mesh_.pipeline()) {
+  check_runnable(lowered);
   const int data_ranks = mesh_.shape().data();
   if (options.global_batch_size % (lowered.num_microbatches * data_ranks) != 0)
     throw user_error(

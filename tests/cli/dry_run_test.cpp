@@ -373,5 +373,68 @@ TEST_F(DryRun, MeshesThatDoNotFitAreRefusedInOneLine) {
     expect_refused(fmt::format("--dry-run --parallelism.{}", flags), 2, word);
 }
 
+// What check proves and the trainer cannot run is refused by all that would run it, in one line.
+TEST_F(DryRun, SchedulesThatTheTrainerCannotRunAreRefusedByEveryCommandAlike) {
+  const auto program = [](int stage, const char* between) {
+    std::string row;
+    for (int m = 0; m < 4; ++m)
+      row += fmt::format("{0}F{1},{0}B{1},{2}", stage, m, m == 1 ? between : "");
+    return row;
+  };
+  const auto pipes = [](int stage) {
+    return fmt::format("{0}F0@0,{0}B0@0,{0}F1@1,{0}B1@1,{0}F2@2,{0}B2@2,{0}F3@0,{0}B3@0\n", stage);
+  };
+  folder_.write("windows.csv",
+                program(0, "0UPDATE,") + "0UPDATE\n" + program(1, "1UPDATE,") + "1UPDATE\n");
+  folder_.write("reduced-late.csv",
+                program(0, "") + "0UPDATE,0REDUCE_GRAD\n" + program(1, "") + "1REDUCE_GRAD\n");
+  folder_.write("pipes.csv", pipes(0) + pipes(1));
+  folder_.write("last.csv", program(0, "") + "0UPDATE\n" + program(1, "") + "1UPDATE\n");
+  const auto flags = [](const std::string& file) {
+    return " run.toml --parallelism.pipeline_parallel_schedule_csv=" + file;
+  };
+  for (const auto& [file, line] :
+       {std::pair{
+            "windows.csv",
+            "sluice: windows has 0UPDATE before 0F2 on device 0: training updates the weights "
+            "once, at the end of a step; remove each UPDATE that is not its stage's last "
+            "op\n"},
+        std::pair{"reduced-late.csv",
+                  "sluice: reduced-late has 0UPDATE before 0REDUCE_GRAD on device 0: training "
+                  "updates the weights once, at the end of a step; remove each UPDATE that is not "
+                  "its stage's last op\n"},
+        std::pair{"pipes.csv",
+                  "sluice: pipes has 3 pipes: a schedule of one or two pipes can be trained with; "
+                  "check and simulate take any number\n"}}) {
+    EXPECT_EQ(run(std::string("check ") + file).code, 0) << file;
+    for (const char* command : {"train", "train --dry-run", "profile", "partition"}) {
+      const Ran ran = run(command + flags(file));
+      EXPECT_EQ(ran.code, 2) << command << ": " << ran.err;
+      EXPECT_EQ(ran.err, line) << command;
+      EXPECT_EQ(ran.out, "") << command;
+    }
+  }
+  for (const char* command : {"train", "train --dry-run"}) {
+    const Ran ran = run(command + flags("last.csv"));
+    EXPECT_EQ(ran.code, 0) << command << ": " << ran.err;
+  }
+}
+
+// The stages of a schedule are counted once, for a dry run, a run and a CSV.
+TEST_F(DryRun, LayersAreDealtToTheStagesThatTheScheduleHas) {
+  const std::string dualpipe = "--parallelism.pipeline_parallel_schedule=dualpipe ";
+  const std::string layers = "--parallelism.layers_per_stage=";
+  ASSERT_EQ(run("schedule dualpipe --devices 2 --microbatches 4 --format csv --out d.csv").code, 0);
+  const std::string csv = "--parallelism.pipeline_parallel_schedule_csv=d.csv ";
+  for (const std::string& schedule : {dualpipe, csv})
+    for (const std::string dry : {"--dry-run ", ""}) {
+      expect_refused(dry + schedule + layers + "2,2,2,2", 2, "has 4 numbers: there are 2 stages");
+      expect_refused(dry + schedule + "--model.layers=7", 2, "does not divide by the 2 stages");
+      const Ran ran = train(dry + schedule + "--model.layers=6 " + layers + "4,2");
+      EXPECT_EQ(ran.code, 0) << ran.err;
+    }
+  EXPECT_EQ(memory(dualpipe + "--model.layers=6")["ranks"][0]["layers"], (std::vector<int>{3, 3}));
+}
+
 }  // namespace
 }  // namespace sluice

@@ -183,6 +183,10 @@ LoadedConfig load_config_text(const std::string& text, const std::string& name,
 // Reads no file: the data, the checkpoint and a schedule's CSV are checked by who opens them.
 std::vector<std::string> validate_config(const Config& config);
 
+// Why the layers cannot be dealt to so many stages by parallelism.layers_per_stage; "" where they
+// can. validate_config asks this of a named schedule; who reads a CSV asks it again.
+std::string layers_problem(const Config& config, std::int64_t stages);
+
 // A copy in which no value is left to be worked out: kv_heads, ffn_dim, positions, norm_epsilon,
 // num_microbatches, slices, slice_sizes (with more than one slice; equal, the first ones one token
 // longer where the length does not divide) and, unless a CSV says it, stages_per_device.

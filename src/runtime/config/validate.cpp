@@ -214,24 +214,6 @@ void check_knobs(const Generator& generator, const ParallelismConfig& parallelis
                  generator.name, knobs.default_stages_per_device);
 }
 
-void check_layers(const Config& config, std::int64_t stages, Problems& problems) {
-  const LayersPerStage& split = config.parallelism.layers_per_stage;
-  const int layers = config.model.layers;
-  if (split.rule == "even" && layers % stages != 0)
-    problems.add(
-        "model.layers is {}: does not divide by the {} stages; change it, or set "
-        "parallelism.layers_per_stage to auto or to a list",
-        layers, stages);
-  if (split.rule == "auto" && stages > layers + 2)
-    problems.add(
-        "model.layers is {}: too few for {} stages, even with embedding and head as stages of "
-        "their own; use fewer stages",
-        layers, stages);
-  if (split.rule == "list" && static_cast<std::int64_t>(split.list.size()) != stages)
-    problems.add("parallelism.layers_per_stage has {} numbers: there are {} stages; give one each",
-                 split.list.size(), stages);
-}
-
 // What can be said of a list of layers before the number of stages is known.
 void check_layer_list(const Config& config, Problems& problems) {
   const LayersPerStage& split = config.parallelism.layers_per_stage;
@@ -287,7 +269,11 @@ void check_schedule(const Config& config, Problems& problems) {
   const std::int64_t stages_per_device = parallelism.stages_per_device
                                              ? parallelism.stages_per_device
                                              : generator->knobs.default_stages_per_device;
-  check_layers(config, stages_per_device * parallelism.pipeline_parallel_degree, problems);
+  if (const std::string problem =
+          layers_problem(config, stages_per_device * parallelism.pipeline_parallel_degree /
+                                     generator->knobs.pipes);
+      !problem.empty())
+    problems.add("{}", problem);
 }
 
 void check_generate(const Config& config, Problems& problems) {
@@ -353,6 +339,26 @@ void check_cluster(const Config& config, Problems& problems) {
 }
 
 }  // namespace
+
+std::string layers_problem(const Config& config, std::int64_t stages) {
+  const LayersPerStage& split = config.parallelism.layers_per_stage;
+  const int layers = config.model.layers;
+  if (split.rule == "even" && layers % stages != 0)
+    return fmt::format(
+        "model.layers is {}: does not divide by the {} stages; change it, or set "
+        "parallelism.layers_per_stage to auto or to a list",
+        layers, stages);
+  if (split.rule == "auto" && stages > layers + 2)
+    return fmt::format(
+        "model.layers is {}: too few for {} stages, even with embedding and head as stages of "
+        "their own; use fewer stages",
+        layers, stages);
+  if (split.rule == "list" && static_cast<std::int64_t>(split.list.size()) != stages)
+    return fmt::format(
+        "parallelism.layers_per_stage has {} numbers: there are {} stages; give one each",
+        split.list.size(), stages);
+  return "";
+}
 
 std::vector<std::string> validate_config(const Config& config) {
   Problems problems;

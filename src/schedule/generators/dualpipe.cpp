@@ -158,7 +158,7 @@ const Generator dualpipe = {"dualpipe",
                             "two pipes in opposite directions, two copies of the weights",
                             "(p/2-1)(F&B + B - 3W)",
                             "p+1",
-                            {.default_stages_per_device = 2},
+                            {.default_stages_per_device = 2, .pipes = 2},
                             generate_two_pipes};
 
 }  // namespace sluice::generators

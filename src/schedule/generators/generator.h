@@ -1,5 +1,5 @@
 // What every schedule generator takes and says about itself. A generator is a pure function from
-// options to a compute-only Schedule; communication, pricing and drawing are other people's work.
+// options to a compute-only Schedule; other layers add communication, prices and pictures.
 //
 // To add a schedule: write one file that defines a `const Generator`, add its row in registry.cpp.
 #pragma once
@@ -50,6 +50,7 @@ struct GeneratorOptions {
 // Options beyond devices and microbatches that a generator reads; the rest are refused if given.
 struct Knobs {
   int default_stages_per_device = 1;
+  int pipes = 1;                   // each pipe has its own share of a device's stages
   bool stages_per_device = false;  // may differ from the default
   bool group_size = false;
   bool slices = false;

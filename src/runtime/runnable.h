@@ -1,0 +1,12 @@
+// What a valid schedule may ask for and the trainer does not do.
+#pragma once
+
+#include "schedule/schedule.h"
+
+namespace sluice {
+
+// Throws UserError for more than two pipes, and for an UPDATE before the end of its stage's work:
+// the trainer updates all weights once, at the end of a step. REQUIRES: the schedule is valid.
+void check_runnable(const Schedule& schedule);
+
+}  // namespace sluice
