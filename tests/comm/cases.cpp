@@ -267,7 +267,7 @@ void ring_with(Communicator& world, Fault::Kind kind, int at_call) {
   ring(*with_fault(world, fault));
 }
 
-std::vector<Case> make_cases() {
+std::vector<CommCase> make_cases() {
   const std::string nan = "rank 1 failed: loss is NaN";
   const std::string full = "rank 2 failed: the disk is full";
   const std::string fault = "injected fault at call 6 (send \"ring\")";
@@ -334,8 +334,8 @@ std::vector<Case> make_cases() {
 
 }  // namespace
 
-const std::vector<Case>& all_cases() {
-  static const std::vector<Case> cases = make_cases();
+const std::vector<CommCase>& all_cases() {
+  static const std::vector<CommCase> cases = make_cases();
   return cases;
 }
 

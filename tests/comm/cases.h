@@ -12,7 +12,7 @@
 
 namespace sluice::test {
 
-struct Case {
+struct CommCase {
   std::string name;
   int num_ranks = 2;
   std::function<void(Communicator&)> body;  // throws when something is wrong
@@ -21,8 +21,8 @@ struct Case {
   std::chrono::milliseconds deadline{10'000};
 };
 
-inline void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+inline void PrintTo(const CommCase& c, std::ostream* out) { *out << c.name; }
 
-const std::vector<Case>& all_cases();
+const std::vector<CommCase>& all_cases();
 
 }  // namespace sluice::test

@@ -99,8 +99,8 @@ void latency(Communicator& world) {
   say(stdout, fmt::format("{:.1f} us per round", seconds(Clock::now() - start) * 1e6 / kNumRounds));
 }
 
-std::vector<test::Case> programs() {
-  std::vector<test::Case> list = test::all_cases();
+std::vector<test::CommCase> programs() {
+  std::vector<test::CommCase> list = test::all_cases();
   const auto lose = [](int signal, bool others_compute) {
     return [=](Communicator& world) { lose_rank_1(world, signal, others_compute); };
   };
@@ -116,7 +116,7 @@ std::vector<test::Case> programs() {
 }
 
 int run(const std::string& name) {
-  for (const test::Case& program : programs()) {
+  for (const test::CommCase& program : programs()) {
     if (program.name != name) continue;
     int rank = -1;
     const auto body = [&](Communicator& world) {

@@ -55,14 +55,14 @@ void expect_one_speaks(const Ran& ran, const std::string& ranks = "[0-9]+") {
   EXPECT_EQ(std::distance(begin, std::sregex_iterator()), 1) << ran.err;
 }
 
-class OverMpi : public testing::TestWithParam<test::Case> {
+class OverMpi : public testing::TestWithParam<test::CommCase> {
   void SetUp() override {
     if (without_mpi()) GTEST_SKIP() << "built without MPI";
   }
 };
 
 TEST_P(OverMpi, Case) {
-  const test::Case& c = GetParam();
+  const test::CommCase& c = GetParam();
   const Ran ran = mpirun(c.num_ranks, c.name);
   EXPECT_EQ(ran.code == 0, c.errors.empty()) << ran.err;
   if (!c.errors.empty()) expect_one_speaks(ran);

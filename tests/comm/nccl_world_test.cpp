@@ -25,16 +25,16 @@ test::RunBody on_gpus(const std::shared_ptr<test::FakeWires>& wires, bool memory
   };
 }
 
-class HostMemoryOverGpus : public testing::TestWithParam<test::Case> {};
+class HostMemoryOverGpus : public testing::TestWithParam<test::CommCase> {};
 
 TEST_P(HostMemoryOverGpus, Case) {
   test::expect_case(GetParam(), on_gpus(test::fake_wires(), false));
 }
 
-class DeviceMemoryOverGpus : public testing::TestWithParam<test::Case> {};
+class DeviceMemoryOverGpus : public testing::TestWithParam<test::CommCase> {};
 
 TEST_P(DeviceMemoryOverGpus, Case) {
-  test::Case c = GetParam();
+  test::CommCase c = GetParam();
   // A deadline speaks of the announcement, which has other bytes.
   for (std::vector<std::string>& parts : c.errors)
     for (std::string& part : parts)
@@ -43,8 +43,8 @@ TEST_P(DeviceMemoryOverGpus, Case) {
 }
 
 // Without one: a wait may be over, and the data not there, when the fault cuts the link.
-std::vector<test::Case> device_cases() {
-  std::vector<test::Case> cases = test::all_cases();
+std::vector<test::CommCase> device_cases() {
+  std::vector<test::CommCase> cases = test::all_cases();
   std::erase_if(cases, [](const auto& c) { return c.name == "AFaultAtTheNthCallReachesAllRanks"; });
   return cases;
 }

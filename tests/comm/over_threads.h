@@ -15,7 +15,7 @@ namespace sluice::test {
 using RunBody = std::function<void(Communicator& threads, const CommOptions& options,
                                    const std::function<void(Communicator&)>& body)>;
 
-inline void expect_case(const Case& c, const RunBody& run) {
+inline void expect_case(const CommCase& c, const RunBody& run) {
   using Clock = std::chrono::steady_clock;
   std::vector<std::string> texts(static_cast<std::size_t>(c.num_ranks));
   const CommOptions options{c.deadline};

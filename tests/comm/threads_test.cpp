@@ -15,7 +15,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-class OverThreads : public testing::TestWithParam<test::Case> {};
+class OverThreads : public testing::TestWithParam<test::CommCase> {};
 
 TEST_P(OverThreads, Case) {
   test::expect_case(GetParam(), [](Communicator& threads, const CommOptions&, const auto& body) {

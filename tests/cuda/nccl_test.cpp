@@ -146,10 +146,10 @@ TEST_F(Nccl, TwoRanksOfOneGpuAreRefused) {
   EXPECT_NE(said.find("ranks 0 and 1 have the same GPU"), std::string::npos) << said;
 }
 
-class NcclCases : public testing::TestWithParam<test::Case> {};
+class NcclCases : public testing::TestWithParam<test::CommCase> {};
 
 TEST_P(NcclCases, OverGpus) {
-  const test::Case& c = GetParam();
+  const test::CommCase& c = GetParam();
   if (cuda::num_devices() < c.num_ranks)
     GTEST_SKIP() << "takes " << c.num_ranks << " GPUs, and there are " << cuda::num_devices();
   test::expect_case(c, [](Communicator& threads, const CommOptions& options, const auto& body) {
@@ -162,9 +162,9 @@ TEST_P(NcclCases, OverGpus) {
 
 // A rank that fails leaves kernels of others waiting for it. Processes end; threads cannot be made
 // to, so that here are the cases in which none fails.
-std::vector<test::Case> good_cases() {
-  std::vector<test::Case> cases = test::all_cases();
-  std::erase_if(cases, [](const test::Case& c) { return !c.errors.empty(); });
+std::vector<test::CommCase> good_cases() {
+  std::vector<test::CommCase> cases = test::all_cases();
+  std::erase_if(cases, [](const test::CommCase& c) { return !c.errors.empty(); });
   return cases;
 }
 

@@ -39,7 +39,8 @@ void try_text(std::string_view bytes) {
   const Validation validation = validate(schedule);
   const Schedule& form = validation.lowered.programs.empty() ? schedule : validation.lowered;
   const RunResult run = run_schedule(form, Transfers::rendezvous);
-  require(validation.valid() == (run.end == RunEnd::completed), "proof and executor differ", text);
+  require(validation.valid() == (run.end == ExecutionEnd::completed), "proof and executor differ",
+          text);
 }
 
 }  // namespace

@@ -120,20 +120,21 @@ TEST(CommunicationTest, RefusesToLowerTwice) {
   EXPECT_THROW(add_communication(lowered), InternalError);
 }
 
-TEST(CommunicationTest, TransferNamesBothEnds) {
+TEST(CommunicationTest, SendAndReceiveNameBothEnds) {
   const Schedule schedule = read_schedule("0F0,0B0\n1F0,1B0\n");
-  Transfer transfer;
-  ASSERT_TRUE(transfer_of(make_op(OpKind::F, 0, 0), schedule, transfer));
-  EXPECT_EQ(transfer.send, make_op(OpKind::SendF, 0, 0));
-  EXPECT_EQ(transfer.recv, make_op(OpKind::RecvF, 1, 0));
-  EXPECT_EQ(transfer.from, 0);
-  EXPECT_EQ(transfer.to, 1);
-  ASSERT_TRUE(transfer_of(make_op(OpKind::I, 1, 0), schedule, transfer));
-  EXPECT_EQ(transfer.send, make_op(OpKind::SendB, 1, 0));
-  EXPECT_EQ(transfer.recv, make_op(OpKind::RecvB, 0, 0));
-  EXPECT_FALSE(transfer_of(make_op(OpKind::F, 1, 0), schedule, transfer));
-  EXPECT_FALSE(transfer_of(make_op(OpKind::B, 0, 0), schedule, transfer));
-  EXPECT_FALSE(transfer_of(make_op(OpKind::W, 1, 0), schedule, transfer));
+  const auto forward = send_recv_of(make_op(OpKind::F, 0, 0), schedule);
+  ASSERT_TRUE(forward);
+  EXPECT_EQ(forward->send, make_op(OpKind::SendF, 0, 0));
+  EXPECT_EQ(forward->recv, make_op(OpKind::RecvF, 1, 0));
+  EXPECT_EQ(forward->from, 0);
+  EXPECT_EQ(forward->to, 1);
+  const auto backward = send_recv_of(make_op(OpKind::I, 1, 0), schedule);
+  ASSERT_TRUE(backward);
+  EXPECT_EQ(backward->send, make_op(OpKind::SendB, 1, 0));
+  EXPECT_EQ(backward->recv, make_op(OpKind::RecvB, 0, 0));
+  EXPECT_FALSE(send_recv_of(make_op(OpKind::F, 1, 0), schedule));
+  EXPECT_FALSE(send_recv_of(make_op(OpKind::B, 0, 0), schedule));
+  EXPECT_FALSE(send_recv_of(make_op(OpKind::W, 1, 0), schedule));
 }
 
 }  // namespace

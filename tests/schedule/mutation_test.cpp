@@ -174,12 +174,12 @@ class MutationTest : public testing::Test {
     } else if (!compute_only) {
       runs.push_back(run_schedule(mutant, Transfers::rendezvous));
     }
-    const RunEnd end = runs[0].end;
-    ++(end == RunEnd::completed ? counts.valid
-       : end == RunEnd::stuck   ? counts.stuck
-                                : counts.wrong);
+    const ExecutionEnd end = runs[0].end;
+    ++(end == ExecutionEnd::completed ? counts.valid
+       : end == ExecutionEnd::stuck   ? counts.stuck
+                                      : counts.wrong);
     for (const RunResult& run : runs)
-      if (validation.valid() != (run.end == RunEnd::completed)) {
+      if (validation.valid() != (run.end == ExecutionEnd::completed)) {
         disagree(title, mutant, validation, run);
         return;
       }
@@ -196,7 +196,8 @@ class MutationTest : public testing::Test {
     for (const Problem& problem : validation.problems)
       text += "proof: " + problem.line() + "\n";
     if (validation.valid()) text += "proof: valid\n";
-    text += run.end == RunEnd::completed ? "executor: completed\n" : "executor: " + run.text + "\n";
+    text += run.end == ExecutionEnd::completed ? "executor: completed\n"
+                                               : "executor: " + run.text + "\n";
     disagreements_.emplace(ops, std::move(text));
   }
 

@@ -61,11 +61,11 @@ class Executor {
       }
       for (std::size_t d = 0; d < devices_.size(); ++d)
         if (devices_[d].at < schedule_.programs[d].size())
-          return {RunEnd::stuck, "device " + std::to_string(d) + " waits at " +
-                                     schedule_.text(schedule_.programs[d][devices_[d].at])};
+          return {ExecutionEnd::stuck, "device " + std::to_string(d) + " waits at " +
+                                           schedule_.text(schedule_.programs[d][devices_[d].at])};
       check_nothing_left();
     } catch (const Wrong& wrong) {
-      return {RunEnd::wrong, wrong.text};
+      return {ExecutionEnd::wrong, wrong.text};
     }
     return {};
   }

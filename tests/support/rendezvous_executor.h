@@ -11,14 +11,14 @@
 
 namespace sluice {
 
-enum class RunEnd {
+enum class ExecutionEnd {
   completed,  // every op of the schedule ran exactly once, and no message is left over
   stuck,      // devices wait, and nobody can go on
   wrong       // a device did what it must not: the text says what
 };
 
 struct RunResult {
-  RunEnd end = RunEnd::completed;
+  ExecutionEnd end = ExecutionEnd::completed;
   std::string text;  // "" when completed
 };
 

@@ -14,32 +14,33 @@ std::uint8_t done_bit(OpKind kind) {
 
 }  // namespace
 
-bool transfer_of(const Op& op, const Schedule& schedule, Transfer& transfer) {
+std::optional<SendRecv> send_recv_of(const Op& op, const Schedule& schedule) {
   int to_stage;
   OpKind send, recv;
   if (op.kind == OpKind::F) {
-    if (op.stage == schedule.num_stages() - 1) return false;
+    if (op.stage == schedule.num_stages() - 1) return std::nullopt;
     to_stage = op.stage + 1;
     send = OpKind::SendF;
     recv = OpKind::RecvF;
   } else if (gives_input_gradient(op.kind)) {
-    if (op.stage == 0) return false;
+    if (op.stage == 0) return std::nullopt;
     to_stage = op.stage - 1;
     send = OpKind::SendB;
     recv = OpKind::RecvB;
   } else {
-    return false;
+    return std::nullopt;
   }
-  transfer.from = schedule.placement.device_of(op.pipe, op.stage);
-  transfer.to = schedule.placement.device_of(op.pipe, to_stage);
-  if (transfer.from == transfer.to) return false;
-  transfer.send = op;
-  transfer.send.joined = 0;
-  transfer.recv = transfer.send;
-  transfer.send.kind = send;
-  transfer.recv.kind = recv;
-  transfer.recv.stage = to_stage;
-  return true;
+  SendRecv pair;
+  pair.from = schedule.placement.device_of(op.pipe, op.stage);
+  pair.to = schedule.placement.device_of(op.pipe, to_stage);
+  if (pair.from == pair.to) return std::nullopt;
+  pair.send = op;
+  pair.send.joined = 0;
+  pair.recv = pair.send;
+  pair.send.kind = send;
+  pair.recv.kind = recv;
+  pair.recv.stage = to_stage;
+  return pair;
 }
 
 Lowered add_communication(const Schedule& schedule) {
@@ -88,11 +89,11 @@ Lowered add_communication(const Schedule& schedule) {
       for (std::size_t i = first; i < end; ++i) {
         const Op& op = program[i];
         if (is_compute(op.kind)) done[schedule.cell(op)] |= done_bit(op.kind);
-        Transfer transfer;
-        if (!transfer_of(op, schedule, transfer)) continue;
-        out.programs[d].push_back(transfer.send);
-        out.programs[static_cast<std::size_t>(transfer.to)].push_back(transfer.recv);
-        asleep[static_cast<std::size_t>(transfer.to)] = 0;
+        const auto pair = send_recv_of(op, schedule);
+        if (!pair) continue;
+        out.programs[d].push_back(pair->send);
+        out.programs[static_cast<std::size_t>(pair->to)].push_back(pair->recv);
+        asleep[static_cast<std::size_t>(pair->to)] = 0;
       }
       lowered.placed[d] = end;
       advanced = true;

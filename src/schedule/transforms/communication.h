@@ -7,6 +7,7 @@
 // only once its receive is posted.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "schedule/schedule.h"
@@ -27,14 +28,15 @@ Lowered add_communication(const Schedule& schedule);
 // The same schedule without SEND and RECV ops.
 Schedule strip_communication(const Schedule& schedule);
 
-// Where the result of `op` goes: the op kinds that carry it to another device. Returns false when
-// nothing is sent: last stage, first stage, or a neighbour on the same device.
-struct Transfer {
+// The two ops that carry the result of an op from one device to another.
+struct SendRecv {
   Op send;
   Op recv;
   int from = 0;
   int to = 0;
 };
-bool transfer_of(const Op& op, const Schedule& schedule, Transfer& transfer);
+// Nothing where the result of `op` stays: the output of the last stage, the input gradient of the
+// first, a weight gradient, or a neighbour on the same device.
+std::optional<SendRecv> send_recv_of(const Op& op, const Schedule& schedule);
 
 }  // namespace sluice
