@@ -31,7 +31,7 @@ Balance balance_of(const Config& config, const Schedule& schedule) {
       counted_part_times(balance.model.shape, balance.model.level, balance.model.sequence_length);
   if (const std::string& file = config.parallelism.partition_costs; !file.empty()) {
     try {
-      const Costs profile = stage_costs_from_json(read_file(file));
+      const Costs profile = stage_costs_from_json(read_file(file, kMaxCostsBytes));
       balance.times = measured_part_times(profile, balance.times);
       balance.link = profile.default_link;
       balance.measured = true;

@@ -1,5 +1,7 @@
 #include "cli/options.h"
 
+#include <sys/stat.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -10,12 +12,6 @@
 #include "base/text.h"
 
 namespace sluice::cli {
-namespace {
-
-constexpr std::size_t kMaxFileBytes = std::size_t{4} << 30;
-
-}  // namespace
-
 CLI::Option* add_int(CLI::App& app, const std::string& flag, int& target, int least, int most,
                      const std::string& help) {
   return app
@@ -118,7 +114,7 @@ void PricingFlags::check() const {
 
 Costs PricingFlags::costs(const Schedule& schedule) const {
   if (!costs_file.empty())
-    return parse_file(costs_file,
+    return parse_file(costs_file, kMaxCostsBytes,
                       [&](const std::string& text) { return costs_from_json(text, schedule); });
   if (reduce_time > 0 && !schedule.has(OpKind::ReduceGrad))
     throw user_error(
@@ -167,18 +163,29 @@ void SliceFlags::check() {
   slices = static_cast<int>(sizes.size());
 }
 
-std::string read_file(const std::string& path) {
+std::string read_file(const std::string& path, std::size_t most_bytes) {
   using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
   const bool standard_input = path == "-";
   const File file(standard_input ? stdin : std::fopen(path.c_str(), "rb"),
                   standard_input ? [](std::FILE*) { return 0; } : std::fclose);
   if (!file) throw user_error("cannot read '{}': {}", path, std::strerror(errno));
+  const auto check_size = [&](std::size_t bytes) {
+    if (bytes > most_bytes)
+      throw user_error("'{}' is too large: at most {} MiB are read from such a file", path,
+                       most_bytes >> 20);
+  };
+  struct stat status = {};
+  if (::fstat(::fileno(file.get()), &status) == 0 && S_ISREG(status.st_mode))
+    check_size(static_cast<std::size_t>(status.st_size));
+  // A pipe or a device says nothing of its size: it is counted as it comes.
   std::string text;
   char block[1 << 16];
   for (;;) {
     const std::size_t got = std::fread(block, 1, sizeof block, file.get());
+    if (std::memchr(block, 0, got))
+      throw user_error("'{}' is not a text file: it holds a NUL byte", path);
     text.append(block, got);
-    if (text.size() > kMaxFileBytes) throw user_error("'{}' is larger than 4 GiB", path);
+    check_size(text.size());
     if (got < sizeof block) break;
   }
   if (std::ferror(file.get())) throw user_error("cannot read '{}': {}", path, std::strerror(errno));

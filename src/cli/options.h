@@ -63,13 +63,20 @@ struct SliceFlags {
 // "3,4,2" as numbers; throws with the flag's name.
 std::vector<double> parse_numbers(std::string_view flag, std::string_view text);
 
-// The whole of a file; "-" is standard input. Throws UserError.
-std::string read_file(const std::string& path);
+// More than anyone needs: a lowered schedule of 512 devices, 1024 stages and 2048 microbatches has
+// 160 MiB.
+inline constexpr std::size_t kMaxScheduleBytes = std::size_t{1} << 30;
+inline constexpr std::size_t kMaxCostsBytes = std::size_t{64} << 20;
+inline constexpr std::size_t kMaxBlockBytes = std::size_t{64} << 20;
+
+// The whole of a text file; "-" is standard input. Throws UserError, also for a file of more than
+// `most_bytes` and for one that is not text.
+std::string read_file(const std::string& path, std::size_t most_bytes);
 
 // What `parse` makes of a file's text; a UserError of it begins with the file's name.
 template <typename Parse>
-auto parse_file(const std::string& path, Parse parse) {
-  const std::string text = read_file(path);
+auto parse_file(const std::string& path, std::size_t most_bytes, Parse parse) {
+  const std::string text = read_file(path, most_bytes);
   try {
     return parse(text);
   } catch (const UserError& error) {

@@ -36,7 +36,8 @@ PricedSchedule price(PriceRequest request) {
 }
 
 Schedule read_named_schedule(const std::string& file) {
-  Schedule schedule = parse_file(file, [](const std::string& text) { return read_schedule(text); });
+  Schedule schedule = parse_file(file, kMaxScheduleBytes,
+                                 [](const std::string& text) { return read_schedule(text); });
   if (schedule.name == "custom" && file != "-")
     schedule.name = std::filesystem::path(file).stem().string();
   return schedule;

@@ -71,13 +71,14 @@ void run(Flags& flags, ExitCode& exit_code) {
   options.comm = flags.pricing.comm;
   options.keep_after_i = flags.pricing.keep_after_i;
   if (!flags.pricing.costs_file.empty() && generator.knobs.times) {
-    const SearchTimes times = parse_file(flags.pricing.costs_file, [](const std::string& text) {
-      return search_times_from_json(text);
-    });
+    const SearchTimes times =
+        parse_file(flags.pricing.costs_file, kMaxCostsBytes,
+                   [](const std::string& text) { return search_times_from_json(text); });
     options.stage_times = times.stages;
     options.comm = times.comm;
   }
-  if (!flags.block_file.empty()) options.block = {flags.block_file, read_file(flags.block_file)};
+  if (!flags.block_file.empty())
+    options.block = {flags.block_file, read_file(flags.block_file, kMaxBlockBytes)};
   Schedule schedule = generate_schedule(generator, options);
   if (flags.backward == "split") schedule = split_backward(schedule);
   if (flags.backward == "fused") schedule = fuse_backward(schedule);

@@ -64,6 +64,30 @@ TEST(Mistakes, BadInputGetsOneClearLine) {
                {"/nowhere.json"});
 }
 
+// Whether its size is known beforehand (a file) or not (a pipe, a device).
+TEST(Mistakes, FilesWithoutEndAreRefused) {
+  const TemporaryFolder folder;
+  const std::string huge = folder.path() + "/huge";
+  const std::string priced = "schedule zb-1p --devices 2 --microbatches 2 --costs ";
+  const std::string block = "schedule block --devices 4 --microbatches 8 --block ";
+  const std::string csv = folder.write("s.csv", "0F0,0B0\n");
+  struct Row {
+    std::string words;
+    std::uintmax_t mebibytes;
+  };
+  for (const Row& row : {Row{"check ", 1024}, Row{"simulate ", 1024}, Row{priced, 64},
+                         Row{"simulate " + csv + " --costs ", 64}, Row{block, 64}}) {
+    expect_error(row.words + "/dev/zero", 2, {"'/dev/zero' is not a text file"});
+    folder.write("huge", "0F0");
+    std::filesystem::resize_file(huge, (row.mebibytes << 20) + 1);
+    expect_error(row.words + huge, 2,
+                 {"huge' is too large: at most " + std::to_string(row.mebibytes) + " MiB"});
+  }
+  const test::Ran piped = test::run_shell("yes 0F0, | '" SLUICE_BINARY "' " + block + "-");
+  EXPECT_EQ(piped.code, 2);
+  EXPECT_EQ(piped.err, "sluice: '-' is too large: at most 64 MiB are read from such a file\n");
+}
+
 TEST(Mistakes, WordsAndFlagsTooManyAreNamed) {
   const std::string request = "schedule 1f1b --devices 2 --microbatches 2 ";
   expect_error(request + "--devices 3", 2, {"--devices is given 2 times: give it once"});
