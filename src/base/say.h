@@ -1,5 +1,5 @@
-// Lines for people, on standard error. Whether they can be written changes nothing: a log that is
-// full ends no run.
+// Lines for people, on standard error. A failure to write them is ignored: a full log does not end
+// a run.
 #pragma once
 
 #include <fmt/format.h>

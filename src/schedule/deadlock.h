@@ -1,4 +1,4 @@
-// Devices that wait for each other in a circle, told in one problem each.
+// Devices that wait for each other in a circle: one problem for each circle.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Whether the sends and receives of a lowered schedule meet: the part of validate()'s proof that is
-// between devices.
+// Whether the sends and receives of a lowered schedule meet: the part of validate()'s proof that
+// looks at pairs of devices.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ class Rendezvous {
  public:
   explicit Rendezvous(const Schedule& lowered);
 
-  // The n-th send of an ordered pair of devices is taken by its n-th receive, and both speak of the
-  // same tensor. False, with problems, where they do not.
+  // The n-th send of an ordered pair of devices meets its n-th receive, and both name the same
+  // tensor. False, with problems, where they do not.
   bool check_order(std::vector<Problem>& problems) const;
 
   // The graph of program order, match and rendezvous edges has no cycle. Every program is a chain,

@@ -73,8 +73,8 @@ Op parse_op(std::string_view text, const Cell& cell) {
     if (known) op.kind = static_cast<OpKind>(k);
   }
   if (!known)
-    throw at(cell, fmt::format("'{}' is no op kind: F I W B SEND_F RECV_F SEND_B RECV_B "
-                               "REDUCE_GRAD UPDATE UNSHARD RESHARD are",
+    throw at(cell, fmt::format("'{}' is not an op kind; the kinds are F I W B SEND_F RECV_F SEND_B "
+                               "RECV_B REDUCE_GRAD UPDATE UNSHARD RESHARD",
                                shown(name)));
 
   if (const auto microbatch = take_number(rest, cell, "microbatch", kMaxMicrobatch - 1)) {
@@ -94,7 +94,7 @@ Op parse_op(std::string_view text, const Cell& cell) {
   if (has_microbatch(op.kind))
     op.slice = static_cast<std::uint16_t>(take_suffix('.', "slice", kMaxSlices - 1));
   op.pipe = static_cast<std::uint16_t>(take_suffix('@', "pipe", kMaxPipes - 1)) & 0x7ff;
-  if (!rest.empty()) throw at(cell, fmt::format("'{}' follows a whole op", shown(rest)));
+  if (!rest.empty()) throw at(cell, fmt::format("unexpected '{}' after the op", shown(rest)));
   return op;
 }
 
@@ -143,14 +143,15 @@ std::string metadata_string(const Json& value, std::string_view key) {
   const auto text = value.get<std::string>();
   for (const char c : text)
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
-      throw user_error("row 1: metadata '{}' is '{}': control characters have no place in it", key,
+      throw user_error("row 1: metadata '{}' is '{}': control characters are not allowed", key,
                        shown(text));
   return text;
 }
 
 Metadata parse_metadata(std::string_view line) {
   // A metadata line is small; the limit keeps a hostile one from costing much.
-  if (line.size() > (1 << 20)) throw user_error("row 1: metadata is {} bytes long", line.size());
+  if (line.size() > (1 << 20))
+    throw user_error("row 1: metadata of {} bytes is too long: at most {}", line.size(), 1 << 20);
   const Json json = [&] {
     try {
       return parse_strict_json(line.substr(kMagic.size()));
@@ -244,16 +245,16 @@ std::string write_schedule(const Schedule& schedule, TextFlavour flavour) {
   if (flavour == TextFlavour::torch) {
     if (schedule.num_slices > 1)
       throw user_error(
-          "torch-csv cannot hold {}: it has {} slices and PyTorch's ops name none; use csv",
+          "torch-csv cannot hold {}: it has {} slices, and PyTorch's format has none; use csv",
           schedule.name, schedule.num_slices);
     if (schedule.num_pipes() > 1)
       throw user_error(
-          "torch-csv cannot hold {}: it has {} pipes and PyTorch's ops name none; use csv",
+          "torch-csv cannot hold {}: it has {} pipes, and PyTorch's format has none; use csv",
           schedule.name, schedule.num_pipes());
     for (const Program& program : schedule.programs)
       for (const Op& op : program)
         if (op.kind == OpKind::Update)
-          throw user_error("torch-csv cannot hold {}: PyTorch knows no UPDATE; use csv",
+          throw user_error("torch-csv cannot hold {}: PyTorch's format has no UPDATE; use csv",
                            schedule.name);
   } else {
     Json json = {{"schema", 1},
@@ -268,7 +269,7 @@ std::string write_schedule(const Schedule& schedule, TextFlavour flavour) {
   }
   for (int d = 0; d < schedule.num_devices(); ++d) {
     const std::string row = schedule.program_text(d);
-    // Blank lines at the end of a text are no devices; idle cells are.
+    // A blank line at the end of a text is not a device; a row of idle cells is.
     out += (row.empty() ? "," : row) + '\n';
   }
   return out;
@@ -313,17 +314,18 @@ Schedule read_schedule(std::string_view text) {
     ops += program.size();
     ++row;
   }
-  if (ops == 0)
-    throw user_error("row 1: no op in the whole text: a schedule has one row per device");
-  if (microbatches == 0) throw user_error("row 1: no op has a microbatch");
+  if (ops == 0) throw user_error("row 1: no ops found: a schedule has one row of ops per device");
+  if (microbatches == 0)
+    throw user_error("row 1: no F, I, W or B found: a schedule has ops such as 0F0 and 0B0");
   // Every (stage, microbatch, slice) needs ops of its own, so numbers far beyond the number of ops
-  // are a slip of the pen; refuse them before any table is made for them.
+  // are a typing mistake; refuse them before any table is made for them.
   const double cells =
       static_cast<double>(stages) * static_cast<double>(microbatches) * static_cast<double>(slices);
   if (cells > 16.0 * static_cast<double>(ops) + 4096)
     throw user_error(
-        "the largest numbers are stage {}, microbatch {}, slice {}: {:.3g} forwards would be "
-        "needed, and the text has {} ops; one of these numbers is wrong",
+        "the largest numbers are stage {}, microbatch {}, slice {}: that takes {:.3g} forwards, "
+        "and "
+        "the text has {} ops; one of these numbers is wrong",
         stages - 1, microbatches - 1, slices - 1, cells, ops);
   if (static_cast<double>(pipes) * static_cast<double>(stages) >
       16.0 * static_cast<double>(ops) + 4096)

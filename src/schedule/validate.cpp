@@ -121,7 +121,9 @@ class Validator {
         } else if (op.kind == OpKind::ReduceGrad || op.kind == OpKind::Update) {
           const bool reduce = op.kind == OpKind::ReduceGrad;
           if (!(reduce ? fresh.reduce : fresh.update))
-            report(d, i, op, "no W or B of its stage came since the one before");
+            report(d, i, op,
+                   fmt::format("stage {} has no W or B since its last {}, or none at all", op.stage,
+                               kind_name(op.kind)));
           (reduce ? fresh.reduce : fresh.update) = false;
           fresh.reduced = fresh.reduced || reduce;
         }
@@ -144,9 +146,9 @@ class Validator {
         if (cell & bit(op.kind))
           report(d, i, op, "appears a second time");
         else if (op.kind == OpKind::B && (cell & (bit(OpKind::I) | bit(OpKind::W))))
-          report(d, i, op, "a full backward beside a split one of the same microbatch");
+          report(d, i, op, "this microbatch already has a split backward (I or W)");
         else if ((op.kind == OpKind::I || op.kind == OpKind::W) && (cell & bit(OpKind::B)))
-          report(d, i, op, "a split backward beside a full one of the same microbatch");
+          report(d, i, op, "this microbatch already has a full backward (B)");
         cell |= bit(op.kind);
       }
     }
@@ -166,7 +168,7 @@ class Validator {
           const bool fused = cell & bit(OpKind::B);
           const bool has_i = cell & bit(OpKind::I), has_w = cell & bit(OpKind::W);
           if (!fused && !has_i && !has_w)
-            missing(OpKind::B, "is missing (and no I and W stand for it)");
+            missing(OpKind::B, "is missing, and so are I and W in its place");
           else if (!fused && !has_i)
             missing(OpKind::I, "is missing");
           else if (!fused && !has_w)
@@ -176,10 +178,9 @@ class Validator {
     }
   }
 
-  // Lowering stopped: some device's next op waits for what never comes. Either the input comes
-  // later in the same program, or it is missing (and reported already), or devices wait for each
-  // other: follow who waits for whom; where it comes back to itself is a cycle, and one problem
-  // says all of it.
+  // Lowering stopped: some device's next op waits for an input that never comes. Either the input
+  // comes later in the same program, or it is missing (and reported already), or devices wait for
+  // each other. The last case is a cycle in who waits for whom; one problem describes all of it.
   void explain_stuck(const Lowered& lowered) {
     check_local_order();
     const std::size_t n = given_.programs.size();
@@ -232,7 +233,7 @@ class Validator {
   void prove(const Schedule& lowered) {
     check_inputs_and_buffers(lowered);
     const Rendezvous rendezvous(lowered);
-    // Where an input or a partner is not there, what waits for it says nothing new.
+    // Where an input or a partner is missing, that is reported; what waits for it is not.
     if (rendezvous.check_order(result_.problems) && inputs_there_)
       rendezvous.check_progress(result_.problems);
   }
@@ -308,7 +309,7 @@ class Validator {
       return false;
     }
     if (s.placement.device_of(op.pipe, partner) == static_cast<int>(d)) {
-      report(d, i, op, fmt::format("stage {} is on the same device: nothing travels", partner));
+      report(d, i, op, fmt::format("stage {} is on the same device: nothing to send", partner));
       return false;
     }
     return true;

@@ -1,5 +1,5 @@
 // What every way of playing a schedule shares: where messages go and when they arrive, reductions,
-// memory, and the figures of the whole. Who plays decides when an op starts and how long it takes.
+// memory, and the totals. The derived class decides when an op starts and how long it takes.
 #pragma once
 
 #include <algorithm>

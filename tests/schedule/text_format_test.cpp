@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -172,14 +171,14 @@ TEST(TextFormatTest, CellsThatAreNoOpAreRefusedWithRowAndColumn) {
   EXPECT_EQ(refusal("0F0,F1\n"),
             "row 1, column 2: 'F1': an op starts with its stage number, as in 2F0");
   EXPECT_EQ(refusal("0F0\n1F0,,1X0\n"),
-            "row 2, column 3: '1X0': 'X' is no op kind: F I W B SEND_F RECV_F SEND_B RECV_B "
-            "REDUCE_GRAD UPDATE UNSHARD RESHARD are");
+            "row 2, column 3: '1X0': 'X' is not an op kind; the kinds are F I W B SEND_F RECV_F SEND_B \"
+            \"RECV_B REDUCE_GRAD UPDATE UNSHARD RESHARD\");
   EXPECT_EQ(refusal("0f0\n"),
-            "row 1, column 1: '0f0': '' is no op kind: F I W B SEND_F RECV_F SEND_B RECV_B "
-            "REDUCE_GRAD UPDATE UNSHARD RESHARD are");
-  EXPECT_EQ(refusal("0F0x\n"), "row 1, column 1: '0F0x': 'x' follows a whole op");
-  EXPECT_EQ(refusal("0F0 0F1\n"), "row 1, column 1: '0F0 0F1': ' 0F1' follows a whole op");
-  EXPECT_EQ(refusal("0F0@1.2\n"), "row 1, column 1: '0F0@1.2': '.2' follows a whole op");
+            "row 1, column 1: '0f0': '' is not an op kind; the kinds are F I W B SEND_F RECV_F SEND_B \"
+            \"RECV_B REDUCE_GRAD UPDATE UNSHARD RESHARD\");
+  EXPECT_EQ(refusal("0F0x\n"), "row 1, column 1: '0F0x': unexpected 'x' after the op");
+  EXPECT_EQ(refusal("0F0 0F1\n"), "row 1, column 1: '0F0 0F1': unexpected ' 0F1' after the op");
+  EXPECT_EQ(refusal("0F0@1.2\n"), "row 1, column 1: '0F0@1.2': unexpected '.2' after the op");
   EXPECT_EQ(refusal("-1F0\n"),
             "row 1, column 1: '-1F0': an op starts with its stage number, as in 2F0");
   EXPECT_EQ(refusal("0F-1\n"), "row 1, column 1: '0F-1': F needs a microbatch number");
@@ -187,7 +186,7 @@ TEST(TextFormatTest, CellsThatAreNoOpAreRefusedWithRowAndColumn) {
   EXPECT_EQ(refusal("0SEND_F\n"), "row 1, column 1: '0SEND_F': SEND_F needs a microbatch number");
   EXPECT_EQ(refusal("0REDUCE_GRAD3\n"),
             "row 1, column 1: '0REDUCE_GRAD3': REDUCE_GRAD takes no microbatch");
-  EXPECT_EQ(refusal("0UPDATE.1\n"), "row 1, column 1: '0UPDATE.1': '.1' follows a whole op");
+  EXPECT_EQ(refusal("0UPDATE.1\n"), "row 1, column 1: '0UPDATE.1': unexpected '.1' after the op");
   EXPECT_EQ(refusal("0F0.\n"), "row 1, column 1: '0F0.': '.' needs a slice number after it");
   EXPECT_EQ(refusal("0F0@x\n"), "row 1, column 1: '0F0@x': '@' needs a pipe number after it");
   EXPECT_EQ(refusal("\"0F0,0F1\"\n"),
@@ -208,12 +207,12 @@ TEST(TextFormatTest, BytesThatAreNotPrintableAreShownAsHex) {
                     "0F0\n"),
             "row 1, column 1: '\\xef\\xbb\\xbf0F0': an op starts with its stage number, as in 2F0");
   EXPECT_EQ(refusal(std::string_view("0F0\0", 4)),
-            "row 1, column 1: '0F0\\x00': '\\x00' follows a whole op");
+            "row 1, column 1: '0F0\\x00': unexpected '\\x00' after the op");
   EXPECT_EQ(
       refusal("0\xc3\x84"
               "0\n"),
-      "row 1, column 1: '0\\xc3\\x840': '' is no op kind: F I W B SEND_F RECV_F SEND_B RECV_B "
-      "REDUCE_GRAD UPDATE UNSHARD RESHARD are");
+      "row 1, column 1: '0\\xc3\\x840': '' is not an op kind; the kinds are F I W B SEND_F RECV_F SEND_B \"
+      \"RECV_B REDUCE_GRAD UPDATE UNSHARD RESHARD\");
 }
 
 TEST(TextFormatTest, LongCellsAreShownCutShort) {
@@ -237,7 +236,7 @@ TEST(TextFormatTest, GroupsThatAreNotWholeAreRefused) {
       refusal("(0F0;;0B0)OVERLAP_F_B\n"),
       "row 1, column 1: '(0F0;;0B0)OVERLAP_F_B': an op starts with its stage number, as in 2F0");
   EXPECT_EQ(refusal("0F0)OVERLAP_F_B\n"),
-            "row 1, column 1: '0F0)OVERLAP_F_B': ')OVERLAP_F_B' follows a whole op");
+            "row 1, column 1: '0F0)OVERLAP_F_B': unexpected ')OVERLAP_F_B' after the op");
 }
 
 TEST(TextFormatTest, NumbersTooLargeAreRefused) {
@@ -255,25 +254,25 @@ TEST(TextFormatTest, NumbersTooLargeAreRefused) {
 }
 
 TEST(TextFormatTest, NumbersThatImplyAbsurdTablesAreRefused) {
-  EXPECT_EQ(
-      refusal("0F0,0B67108863\n"),
-      "the largest numbers are stage 0, microbatch 67108863, slice 0: 6.71e+07 forwards would "
-      "be needed, and the text has 2 ops; one of these numbers is wrong");
+  EXPECT_EQ(refusal("0F0,0B67108863\n"),
+            "the largest numbers are stage 0, microbatch 67108863, slice 0: that takes 6.71e+07 "
+            "forwards, and the text has 2 ops; one of these numbers is wrong");
   EXPECT_EQ(refusal("1048575F67108863.65535\n"),
-            "the largest numbers are stage 1048575, microbatch 67108863, slice 65535: 4.61e+18 "
-            "forwards would be needed, and the text has 1 ops; one of these numbers is wrong");
+            "the largest numbers are stage 1048575, microbatch 67108863, slice 65535: that takes "
+            "4.61e+18 "
+            "forwards, and the text has 1 ops; one of these numbers is wrong");
   EXPECT_EQ(refusal("4000F0@2047\n"), "the largest pipe is 2047: too many for 1 ops");
-  EXPECT_EQ(
-      refusal("# sluice {\"microbatches\":67108864}\n0F0\n"),
-      "the largest numbers are stage 0, microbatch 67108863, slice 0: 6.71e+07 forwards would "
-      "be needed, and the text has 1 ops; one of these numbers is wrong");
+  EXPECT_EQ(refusal("# sluice {\"microbatches\":67108864}\n0F0\n"),
+            "the largest numbers are stage 0, microbatch 67108863, slice 0: that takes 6.71e+07 "
+            "forwards, and the text has 1 ops; one of these numbers is wrong");
 }
 
 TEST(TextFormatTest, TextWithoutASingleOpIsRefused) {
   for (const std::string_view text :
        {"", "\n", "\n\n\r\n", ",,,\n,,\n", "# sluice {}", "# sluice {}\n"})
-    EXPECT_EQ(refusal(text), "row 1: no op in the whole text: a schedule has one row per device");
-  EXPECT_EQ(refusal("0UPDATE\n"), "row 1: no op has a microbatch");
+    EXPECT_EQ(refusal(text), "row 1: no ops found: a schedule has one row of ops per device");
+  EXPECT_EQ(refusal("0UPDATE\n"),
+            "row 1: no F, I, W or B found: a schedule has ops such as 0F0 and 0B0");
 }
 
 TEST(TextFormatTest, BadMetadataIsRefusedWithItsKey) {
@@ -291,7 +290,7 @@ TEST(TextFormatTest, BadMetadataIsRefusedWithItsKey) {
   EXPECT_EQ(with("{\"name\":\"a\",\"name\":\"b\"}"),
             "row 1: metadata: the key 'name' appears twice");
   EXPECT_EQ(with("{\"name\":\"\\u001b[31mred\"}"),
-            "row 1: metadata 'name' is '\\x1b[31mred': control characters have no place in it");
+            "row 1: metadata 'name' is '\\x1b[31mred': control characters are not allowed");
   EXPECT_EQ(with("{\"stages\":\"two\"}"),
             "row 1: metadata 'stages' is \"two\": needs a whole number from 1 to 1048576");
   EXPECT_EQ(with("{\"stages\":-1}"),
@@ -330,14 +329,14 @@ TEST(TextFormatTest, BadMetadataIsRefusedWithItsKey) {
 
 TEST(TextFormatTest, HostileMetadataIsRefusedWithoutGreatCost) {
   EXPECT_EQ(refusal("# sluice {\"name\":\"" + std::string(1 << 20, 'x') + "\"}\n0F0\n"),
-            "row 1: metadata is 1048596 bytes long");
+            "row 1: metadata of 1048596 bytes is too long: at most 1048576");
   const std::string deep = std::string(400000, '[') + std::string(400000, ']');
   EXPECT_EQ(refusal("# sluice {\"stages\":" + deep + "}\n0F0\n"),
             "row 1: metadata: nested more than 16 levels deep");
 }
 
-TEST(TextFormatTest, AMillionCellsOfGarbageAreRefusedQuickly) {
-  const auto start = std::chrono::steady_clock::now();
+// Each of them would take hours if the reader looked at its text more than a few times.
+TEST(TextFormatTest, AMillionCellsOfGarbageAreRefusedWithTheFirstOfThem) {
   std::string garbage, ops_then_garbage;
   for (int i = 0; i < 1000000; ++i) {
     garbage += "garbage,";
@@ -347,20 +346,26 @@ TEST(TextFormatTest, AMillionCellsOfGarbageAreRefusedQuickly) {
             "row 1, column 1: 'garbage': an op starts with its stage number, as in 2F0");
   EXPECT_EQ(refusal(ops_then_garbage + "garbage"),
             "row 1, column 1000001: 'garbage': an op starts with its stage number, as in 2F0");
-  EXPECT_NE(refusal(std::string(1000000, ',')), "");
-  EXPECT_NE(refusal(std::string(1000000, '\n') + "x"), "");
-  EXPECT_NE(refusal(std::string(1000000, '(')), "");
-  EXPECT_NE(refusal(std::string(1000000, '9')), "");
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  EXPECT_EQ(refusal(std::string(1000000, ',')),
+            "row 1: no ops found: a schedule has one row of ops per device");
+  EXPECT_EQ(refusal(std::string(1000000, '\n') + "x"),
+            "row 1000001, column 1: 'x': an op starts with its stage number, as in 2F0");
+  EXPECT_EQ(refusal(std::string(1000000, '(')),
+            "row 1, column 1: '" + std::string(40, '(') +
+                "...': a group is written (0F4;7B2)OVERLAP_F_B");
+  EXPECT_EQ(refusal(std::string(1000000, '9')),
+            "row 1, column 1: '" + std::string(40, '9') +
+                "...': stage number is too large (at most 1048575)");
 }
 
 TEST(TextFormatTest, TorchTextRefusesWhatPyTorchCannotHold) {
-  EXPECT_EQ(torch_refusal("0F0.0,0F0.1,0B0.1,0B0.0\n"),
-            "torch-csv cannot hold custom: it has 2 slices and PyTorch's ops name none; use csv");
+  EXPECT_EQ(
+      torch_refusal("0F0.0,0F0.1,0B0.1,0B0.0\n"),
+      "torch-csv cannot hold custom: it has 2 slices, and PyTorch's format has none; use csv");
   EXPECT_EQ(torch_refusal("0F0@0,0F1@1\n"),
-            "torch-csv cannot hold custom: it has 2 pipes and PyTorch's ops name none; use csv");
+            "torch-csv cannot hold custom: it has 2 pipes, and PyTorch's format has none; use csv");
   EXPECT_EQ(torch_refusal("0F0,0B0,0UPDATE\n"),
-            "torch-csv cannot hold custom: PyTorch knows no UPDATE; use csv");
+            "torch-csv cannot hold custom: PyTorch's format has no UPDATE; use csv");
   EXPECT_EQ(torch_refusal("0UNSHARD,0F0,(0F1;0B0)OVERLAP_F_B,0B1,0REDUCE_GRAD\n"), "");
 }
 

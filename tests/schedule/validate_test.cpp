@@ -40,7 +40,7 @@ TEST(ValidateTest, ProblemLineLeavesOutWhatIsNotKnown) {
 
 TEST(ValidateTest, MissingOpIsNamedOnceAndNotAgainAtItsUses) {
   EXPECT_EQ(problems_of("0F0,0F1,0B0,0B1\n1F0,1B0,1F1\n"),
-            Lines{"device 1, 1B1: is missing (and no I and W stand for it)"});
+            Lines{"device 1, 1B1: is missing, and so are I and W in its place"});
   EXPECT_EQ(problems_of("0F0,0B0,0B1\n1F0,1B0,1F1,1B1\n"), Lines{"device 0, 0F1: is missing"});
   EXPECT_EQ(problems_of("0F0,0W0\n"), Lines{"device 0, 0I0: is missing"});
   EXPECT_EQ(problems_of("0F0,0I0\n"), Lines{"device 0, 0W0: is missing"});
@@ -60,12 +60,11 @@ TEST(ValidateTest, SecondTimeIsReportedWhereItStands) {
 }
 
 TEST(ValidateTest, FullBackwardBesideASplitOneIsAProblem) {
-  EXPECT_EQ(problems_of("0F0,0I0,0B0\n"),
-            Lines{"device 0, position 2, 0B0: a full backward beside a split one of the same "
-                  "microbatch"});
+  EXPECT_EQ(
+      problems_of("0F0,0I0,0B0\n"),
+      Lines{"device 0, position 2, 0B0: this microbatch already has a split backward (I or W)"});
   EXPECT_EQ(problems_of("0F0,0B0,0W0\n"),
-            Lines{"device 0, position 2, 0W0: a split backward beside a full one of the same "
-                  "microbatch"});
+            Lines{"device 0, position 2, 0W0: this microbatch already has a full backward (B)"});
 }
 
 TEST(ValidateTest, OpOnAnotherDeviceThanItsStageIsAProblem) {
@@ -139,7 +138,7 @@ TEST(ValidateTest, TransferWithoutAPartnerIsAProblem) {
             Lines{"device 0, position 4, 0SEND_B0: there is no stage -1 to exchange it with"});
   EXPECT_EQ(
       problems_of("0F0,0SEND_F0,1F0,1B0,0B0\n"),
-      Lines{"device 0, position 1, 0SEND_F0: stage 1 is on the same device: nothing travels"});
+      Lines{"device 0, position 1, 0SEND_F0: stage 1 is on the same device: nothing to send"});
 }
 
 TEST(ValidateTest, CycleBetweenTwoDevicesIsShownWhole) {
@@ -253,7 +252,7 @@ TEST(ValidateTest, IndependentMistakesAreAllReturnedAtOnce) {
                    "device 0, position 2, 0B1: 0F1 must come before it"}));
   EXPECT_EQ(problems_of("# sluice {\"placement\":\"linear\"}\n0F0,1B0\n1F0\n"),
             (Lines{"device 0, position 1, 1B0: stage 1 is on device 1",
-                   "device 0, 0B0: is missing (and no I and W stand for it)"}));
+                   "device 0, 0B0: is missing, and so are I and W in its place"}));
 }
 
 TEST(ValidateTest, IndependentMistakesOfALoweredScheduleAreAllReturnedAtOnce) {
@@ -290,10 +289,10 @@ TEST(Validate, ReductionsAndUpdatesNeedAGradientBeforeThem) {
   EXPECT_TRUE(lines("0F0,0B0,0REDUCE_GRAD,0UPDATE\n").empty());
   EXPECT_TRUE(lines("0F0,0B0,0UPDATE,0F1,0B1,0UPDATE\n").empty());  // a window each
   EXPECT_EQ(lines("0UPDATE,0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD\n"),
-            (std::vector<std::string>{
-                "device 0, position 0, 0UPDATE: no W or B of its stage came since the one before",
-                "device 0, position 4, 0REDUCE_GRAD: no W or B of its stage came since the one "
-                "before"}));
+            (std::vector<std::string>{"device 0, position 0, 0UPDATE: stage 0 has no W or B since "
+                                      "its last UPDATE, or none at all",
+                                      "device 0, position 4, 0REDUCE_GRAD: stage 0 has no W or B "
+                                      "since its last REDUCE_GRAD, or none at all"}));
   EXPECT_EQ(
       lines("0F0,0I0,0F1,0B1,0REDUCE_GRAD,0W0\n"),
       (std::vector<std::string>{

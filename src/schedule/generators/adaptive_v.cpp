@@ -236,13 +236,13 @@ Schedule generate_adaptive_v(const GeneratorOptions& options) {
   const int p = options.devices;
   const int m = options.microbatches;
   if (!(options.keep_after_i >= 0 && options.keep_after_i <= 1))
-    throw user_error("--keep-after-i is {}: it is the share kept between I and W; give 0 to 1",
+    throw user_error("--keep-after-i is {}: needs a share of the stage-activation, from 0 to 1",
                      number(options.keep_after_i));
   const double passes = 6.0 * p * std::max(m, 2 * p);
   if (passes > 2e8)
     throw user_error(
-        "--devices is {}: adaptive-v lays out at least 2p microbatches, {:.3g} passes here, and at "
-        "most 2e+08 are held; use fewer devices",
+        "--devices is {}: adaptive-v lays out at least 2p microbatches, {:.3g} ops in all; at most "
+        "2e+08 are supported; use fewer devices",
         p, passes);
   Search search(options);
   if (!options.memory_cap)

@@ -56,8 +56,9 @@ void check_knobs(const Generator& generator, const GeneratorOptions& o) {
     throw user_error("--stages-per-device is {}: {} always has {}; leave the flag out",
                      o.stages_per_device, generator.name, knobs.default_stages_per_device);
   if (!knobs.group_size && o.group_size != 0)
-    throw user_error("--group-size is {}: {} has no groups; interleaved-1f1b and gis have",
-                     o.group_size, generator.name);
+    throw user_error(
+        "--group-size is {}: {} has no groups; interleaved-1f1b, interleaved-zb and gis do",
+        o.group_size, generator.name);
   if (!knobs.slices && o.slices != 1)
     throw user_error(
         "--slices is {}: {} does not cut sequences; seq1f1b, seq1f1b-i, seq-zb, zb-v, v-half and "
@@ -112,8 +113,7 @@ Schedule generate_schedule(const Generator& generator, GeneratorOptions options)
                       static_cast<std::size_t>(options.stages_per_device);
   if (generator.knobs.times && !options.stage_times.empty() && options.stage_times.size() != stages)
     throw user_error(
-        "times of {} stages are given, and {} on {} devices has {}: profile the same "
-        "partition",
+        "the costs are of {} stages, and {} on {} devices has {}: give the costs of this schedule",
         options.stage_times.size(), generator.name, options.devices, stages);
   const double ops =
       3.0 * options.devices * options.stages_per_device * options.microbatches * options.slices;

@@ -103,7 +103,7 @@ const Generator seq1f1b_i = {
 extern const Generator seq_zb;
 const Generator seq_zb = {"seq-zb",
                           {},
-                          "Seq1F1B with the backward split and W delayed (x ZB-1p)",
+                          "Seq1F1B with split backward and delayed W, as in ZB-1p",
                           "(p-1)(F+I-W)/k",
                           "(p+k-1)/k on every device",
                           {.slices = true},

@@ -71,11 +71,10 @@ struct Table {
                    std::int64_t most) const {
     const auto value = node.value_exact<std::int64_t>();
     if (!value)
-      throw user_error(
-          "{}: {}{} holds something else than a whole number (line {}); write {} to {}", path,
-          where, key, node.source().begin.line, least, most);
+      throw user_error("{}: {}{} is not a whole number (line {}); write one from {} to {}", path,
+                       where, key, node.source().begin.line, least, most);
     if (*value < least || *value > most)
-      throw user_error("{}: {}{} holds {}: needs a whole number from {} to {}", path, where, key,
+      throw user_error("{}: {}{} is {}: needs a whole number from {} to {}", path, where, key,
                        *value, least, most);
     return static_cast<int>(*value);
   }
@@ -97,7 +96,7 @@ Placement read_placement(const Table& file, int num_devices) {
   const auto name = file.get("placement").value_exact<std::string>();
   if (!name || (*name != "linear" && *name != "looped" && *name != "v"))
     throw user_error("{}: placement is {}: needs \"linear\", \"looped\" or \"v\"", file.path,
-                     name ? fmt::format("\"{}\"", *name) : "not a text");
+                     name ? fmt::format("\"{}\"", *name) : "not a string");
   int stages_per_device = *name == "linear" ? 1 : 2;
   if (const toml::node* node = file.table.get("stages_per_device"))
     stages_per_device = file.whole_number("stages_per_device", *node, 1, kMaxStages / num_devices);
@@ -115,8 +114,8 @@ void read_device(const Table& row, int device, BuildingBlock& block) {
   if (row.table.contains("I") == block.fused || row.table.contains("B") != block.fused ||
       row.table.contains("W") == block.weight.empty())
     throw user_error(
-        "{}: {}other keys than on device 0, or B with I or W; give every device F, I, "
-        "or F, I, W, or F, B",
+        "{}: {}its keys differ from device 0's, or it has B beside I or W; give every device F and "
+        "I, or F, I and W, or F and B",
         row.path, row.where);
   const std::vector<int>& stages = block.placement.stages_of(device);
   const auto read = [&](std::string_view key, std::vector<int>& starts) {

@@ -406,7 +406,7 @@ Schedule generate_capped(const GeneratorOptions& options) {
                                 number(cap), m),
                     1);
   if (!(options.keep_after_i >= 0 && options.keep_after_i <= 1))
-    throw user_error("--keep-after-i is {}: it is the share kept between I and W; give 0 to 1",
+    throw user_error("--keep-after-i is {}: needs a share of the stage-activation, from 0 to 1",
                      number(options.keep_after_i));
   // Whole stashes fill only whole units of the cap.
   const double limit = options.keep_after_i == 1 ? std::floor(cap) : cap;
@@ -420,7 +420,8 @@ extern const Generator zb_1p;
 const Generator zb_1p = {
     .name = "zb-1p",
     .aliases = {},
-    .summary = "zero bubble, searched under p where I frees half: the strict peak may exceed p",
+    .summary =
+        "zero bubble, searched for memory p if I frees half a stash; else the peak is higher",
     .bubble = "(p-1)(F+I-W)",
     .memory = "p if I frees half of a stash; may be more",
     .knobs = {.times = true},
@@ -432,7 +433,8 @@ extern const Generator zb_2p;
 const Generator zb_2p = {
     .name = "zb-2p",
     .aliases = {},
-    .summary = "zero bubble, searched under 2p where I frees half: the strict peak may exceed 2p",
+    .summary =
+        "zero bubble, searched for memory 2p if I frees half a stash; else the peak is higher",
     .bubble = "about 0 for m >= 4p",
     .memory = "2p if I frees half of a stash; may be more",
     .knobs = {.times = true},

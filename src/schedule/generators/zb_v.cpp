@@ -23,8 +23,9 @@ Schedule generate(const GeneratorOptions& o) {
   const int units = std::max(o.microbatches * o.slices, 2 * p - 1 + extra);
   if (6.0 * p * units > 1e9)
     throw user_error(
-        "--devices is {}: zb-v is laid out for at least 2p-1 microbatches, {:.3g} passes here, and "
-        "at most 1e+09 are made; use fewer devices",
+        "--devices is {}: zb-v lays out at least 2p-1 microbatches, {:.3g} ops in all; at most "
+        "1e+09 "
+        "are supported; use fewer devices",
         p, 6.0 * p * units);
   std::vector<PassList> devices;
   for (int r = 0; r < p; ++r) {
@@ -57,7 +58,7 @@ Schedule generate(const GeneratorOptions& o) {
 extern const Generator zb_v;
 const Generator zb_v = {"zb-v",
                         {"ZBVZeroBubble"},
-                        "zero bubble in a V, handcrafted; with slices no bubble at less memory",
+                        "zero bubble in a V, handcrafted; slices lower its memory",
                         "0 at F=I=W, m >= 2p-1; 2(p-1)(I-W)/k when W <= F <= I",
                         "(2p + 2(k-1))/k on every device",
                         {.default_stages_per_device = 2, .slices = true},

@@ -5,7 +5,7 @@
 
 namespace sluice {
 
-// Of a lowered schedule; any part of a valid order is valid, so this one is, too.
+// Valid where `lowered` is: leaving ops out keeps the order of the rest.
 Schedule forward_only(const Schedule& lowered);
 
 }  // namespace sluice
