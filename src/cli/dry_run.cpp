@@ -156,8 +156,9 @@ double smaller_fused_peak(const RunSetup& setup) {
   return peak < setup.memory.max_peak_bytes ? peak : 0;
 }
 
-std::vector<std::string> remarks(const RunSetup& setup, const std::vector<RankMemory>& ranks) {
-  std::vector<std::string> out;
+std::vector<std::string> remarks(const RunSetup& setup, const std::vector<RankMemory>& ranks,
+                                 const std::vector<std::string>& resume) {
+  std::vector<std::string> out = resume;
   if (const double fused = smaller_fused_peak(setup); fused > 0)
     out.push_back(fmt::format(
         "recompute.level is {}: what I computes again stays until its W, so the split backward of "
@@ -233,7 +234,7 @@ std::vector<RankMemory> memory_by_rank(const RunSetup& setup) {
   return ranks;
 }
 
-std::string dry_run_text(const RunSetup& setup) {
+std::string dry_run_text(const RunSetup& setup, const std::vector<std::string>& resume) {
   const Schedule& schedule = setup.schedule;
   const std::vector<RankMemory> ranks = memory_by_rank(setup);
   const std::vector<Class> classes = shown_classes(ranks);
@@ -274,12 +275,12 @@ std::string dry_run_text(const RunSetup& setup) {
     out += fmt::format("elements that a rank hands to others per step (docs/parallelism.md):\n{}",
                        moved.text());
   }
-  for (const std::string& remark : remarks(setup, ranks))
+  for (const std::string& remark : remarks(setup, ranks, resume))
     out += remark + "\n";
   return out;
 }
 
-std::string dry_run_json(const RunSetup& setup) {
+std::string dry_run_json(const RunSetup& setup, const std::vector<std::string>& resume) {
   const std::vector<RankMemory> ranks = memory_by_rank(setup);
   Json rows = Json::array(), totals;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
@@ -303,7 +304,7 @@ std::string dry_run_json(const RunSetup& setup) {
                     {"totals", totals},
                     {"machine", machine ? Json(*machine) : Json()},
                     {"fits", machine ? Json(needed_bytes(setup, ranks) <= *machine) : Json()},
-                    {"remarks", remarks(setup, ranks)}};
+                    {"remarks", remarks(setup, ranks, resume)}};
   return out.dump(2) + "\n";
 }
 

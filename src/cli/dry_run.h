@@ -43,8 +43,9 @@ BesideWeights beside_weights(const TrainerOptions& options, const Schedule& sche
 // and swap: a run would draw weights until it is killed.
 void check_weights_fit(const RunSetup& setup);
 
-// As a table in MiB with remarks under it, or as a JSON object.
-std::string dry_run_text(const RunSetup& setup);
-std::string dry_run_json(const RunSetup& setup);
+// As a table in MiB with remarks under it, or as a JSON object. `resume` has remarks on the
+// checkpoint that the run would resume from.
+std::string dry_run_text(const RunSetup& setup, const std::vector<std::string>& resume);
+std::string dry_run_json(const RunSetup& setup, const std::vector<std::string>& resume);
 
 }  // namespace sluice::cli

@@ -130,7 +130,7 @@ void run(const Flags& flags) {
   words.push_back("--parallelism.layers_per_stage=auto");
   if (!flags.costs.empty()) words.push_back("--parallelism.partition_costs=" + flags.costs);
   if (!flags.memory.empty()) words.push_back("--parallelism.device_memory_mib=" + flags.memory);
-  const LoadedConfig loaded = load_config(flags.file, words);
+  const LoadedConfig loaded = load_run_config(flags.file, words);
   if (const auto problems = validate_config(loaded.values); !problems.empty())
     throw UserError(join(problems, "; "));
   const Config config = resolve_config(loaded.values);

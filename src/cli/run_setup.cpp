@@ -5,11 +5,19 @@
 #include "cli/balance.h"
 #include "cli/price.h"
 #include "runtime/runnable.h"
+#include "runtime/weights/saved_model.h"
 #include "schedule/transforms/reductions.h"
 #include "schedule/transforms/split_backward.h"
 #include "schedule/validate.h"
 
 namespace sluice::cli {
+
+LoadedConfig load_run_config(const std::string& path, std::span<const std::string> flags) {
+  LoadedConfig loaded = load_config(path, flags);
+  take_model_from_checkpoint(loaded);
+  return loaded;
+}
+
 Schedule make_schedule(const Config& config) {
   const ParallelismConfig& parallelism = config.parallelism;
   Schedule schedule;

@@ -17,6 +17,10 @@ struct RunSetup {
   Simulation memory;  // bytes as they will be; times mean nothing
 };
 
+// The configuration file, the flags and, where the run would load a checkpoint, the model of that.
+// Throws UserError.
+LoadedConfig load_run_config(const std::string& path, std::span<const std::string> flags);
+
 // Throws UserError for values that do not fit together and for an invalid schedule.
 RunSetup set_up_run(const LoadedConfig& loaded);
 

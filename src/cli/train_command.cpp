@@ -27,6 +27,7 @@ struct Flags {
   bool dry_run = false;
   std::string format;  // of the dry run
   std::string trace;
+  int rollback = 0;
   CLI::App* command = nullptr;
 };
 
@@ -57,20 +58,22 @@ Format dry_run_format(const Flags& flags) {
 }
 
 ExitCode run(const Flags& flags) {
-  const LoadedConfig loaded = load_config(flags.file, flags.command->remaining());
+  const LoadedConfig loaded = load_run_config(flags.file, flags.command->remaining());
   if (flags.print_config) {
     if (prints_for_all()) OutputFlags().write(print_config(loaded));
     return ExitCode::ok;
   }
   const Format format = dry_run_format(flags);
+  if (flags.rollback < 0) throw user_error("--rollback is {}: needs 1 or more", flags.rollback);
   const RunSetup setup = set_up_run(loaded);
   const auto& [config, schedule, options, predicted] = setup;
   const Datasets data = open_datasets(config);
   if (!flags.trace.empty()) check_trace(flags.trace);
   if (flags.dry_run) {
-    check_before_run(config, options, data.training);
+    const auto resume = check_before_run(config, options, data.training, flags.rollback);
     if (prints_for_all())
-      OutputFlags().write(format == Format::json ? dry_run_json(setup) : dry_run_text(setup));
+      OutputFlags().write(format == Format::json ? dry_run_json(setup, resume)
+                                                 : dry_run_text(setup, resume));
     return ExitCode::ok;
   }
   check_weights_fit(setup);
@@ -92,6 +95,7 @@ ExitCode run(const Flags& flags) {
         static_cast<std::int64_t>(predicted.devices[device].peak_bytes));
   }
   training_run.stop = &stop_on_signals(prints_for_all());
+  training_run.rollback = flags.rollback;
   Progress progress(config, options.shape);
   training_run.on_step = [&](const StepMetrics& metrics) { progress.step(metrics); };
   training_run.on_note = [&](const std::string& note) { progress.note(note); };
@@ -138,6 +142,11 @@ void add_train(CLI::App& app, ExitCode& exit_code) {
       ->add_option("--trace", flags->trace,
                    "the last step, measured and predicted: .json for Perfetto, .svg or .html")
       ->type_name("FILE");
+  command
+      ->add_option("--rollback", flags->rollback,
+                   "go back N checkpoints and resume there; the newer ones are renamed to "
+                   "NAME.rolled-back")
+      ->type_name("N");
   command->allow_extras();
   command->footer(
       "Any key can be set: --section.key=value. --print-config shows every key, "

@@ -8,8 +8,16 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/storage_error.h"
+
 namespace sluice {
 namespace {
+
+// Of the call that has just failed.
+UserError read_error(const std::string& what) {
+  return UserError(fmt::format("cannot read {}: {}", what, std::strerror(errno)),
+                   is_transient(errno) ? ExitCode::temporary : ExitCode::bad_data);
+}
 
 class File : public Bytes {
  public:
@@ -29,8 +37,8 @@ class File : public Bytes {
                                   static_cast<off_t>(offset) + static_cast<off_t>(done));
       if (got < 0 && errno == EINTR) continue;
       if (got < 0)
-        throw bad_data("cannot read '{}' at byte {}: {}", path_,
-                       offset + static_cast<std::int64_t>(done), std::strerror(errno));
+        throw read_error(
+            fmt::format("'{}' at byte {}", path_, offset + static_cast<std::int64_t>(done)));
       if (got == 0) break;
       done += static_cast<std::size_t>(got);
     }
@@ -55,7 +63,7 @@ void Bytes::read(std::int64_t offset, std::span<std::byte> out) const {
 std::unique_ptr<Bytes> open_file(const std::string& path) {
   // Non-blocking, so that a FIFO without a writer is refused instead of waited for.
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) throw bad_data("cannot read '{}': {}", path, std::strerror(errno));
+  if (descriptor < 0) throw read_error(fmt::format("'{}'", path));
   struct stat status {};
   const bool known = ::fstat(descriptor, &status) == 0;
   if (!known || !S_ISREG(status.st_mode)) {

@@ -28,12 +28,15 @@ Dtype dtype_of(const at::Tensor& tensor) {
 
 bool is_state(const std::string& name) { return name.find('/') != std::string::npos; }
 
-// Its weight's name, where it is of a master.
-std::optional<std::string> master_of(const std::string& name) {
-  constexpr std::string_view kMaster = "/master";
+constexpr const char* kMaster = "/master";
+
+// The weight's name, where `name` is that of a master.
+std::optional<std::string> weight_of_master(const std::string& name) {
   if (!name.ends_with(kMaster)) return std::nullopt;
-  return name.substr(0, name.size() - kMaster.size());
+  return name.substr(0, name.size() - std::strlen(kMaster));
 }
+
+bool is_float(Dtype dtype) { return dtype == Dtype::f32 || dtype == Dtype::bf16; }
 
 // A part of a whole weight, or of a state of one, as this rank holds it.
 struct Held {
@@ -76,20 +79,23 @@ std::string stored_name(const std::string& name, bool tied) {
 }  // namespace
 
 Saver::Saver(const Config& config, const Schedule& schedule, Communicator& world, Trainer& trainer,
-             std::int64_t start_step)
+             Resumed resumed, const Note& note)
     : config_(config),
       schedule_(schedule),
       world_(world),
       trainer_(trainer),
-      last_saved_(start_step) {
+      last_saved_(resumed.step) {
   if (config.checkpoint.folder.empty()) return;
   const CheckpointFolderOptions options{.folder = config.checkpoint.folder,
                                         .rank = world.rank(),
                                         .num_ranks = world.size(),
-                                        .start_step = start_step,
+                                        .start_step = resumed.step,
                                         .keep_latest_k = config.checkpoint.keep_latest_k};
   if (world.rank() == 0) {
-    folder_.emplace(files_, options);
+    if (resumed.lock && resumed.found)
+      for (const std::string& line : set_aside(files_, options.folder, *resumed.found))
+        note(line);
+    folder_.emplace(files_, options, std::move(resumed.lock));
     // So that whoever finds the checkpoints can read and write the model's tokens.
     const std::string tokenizer = !config.data.tokenizer.empty()
                                       ? config.data.tokenizer
@@ -120,6 +126,8 @@ void Saver::save(std::int64_t step, const Note& note) {
       const std::string& name = state.piece.tensor.name;
       if (own.contains(name.substr(0, name.find('/')))) add(state);
     }
+  if (world_.rank() == 0) folder_->check_lock();
+  world_.barrier("checkpoint folder");
   folder_->write_shard(step, pieces, [&](std::size_t index) {
     return std::span<const std::byte>(bytes_of(tensors[index]));
   });
@@ -153,14 +161,14 @@ std::set<std::string> Saver::own_weights() const {
   return own;
 }
 
-std::string find_checkpoint(const CheckpointConfig& config, const Note& note) {
-  if (config.load == "none" || (config.load == "latest" && config.folder.empty())) return "";
-  if (config.load != "latest") return checkpoint_at(config.load);
-  const auto latest = find_latest(config.folder);
-  if (!latest) return "";
-  for (const std::string& reason : latest->passed_over)
-    note("passed over: " + reason);
-  return latest->folder;
+std::optional<FoundCheckpoint> find_checkpoint(const CheckpointConfig& config, int rollback) {
+  if (rollback > 0 && (config.load != "latest" || config.folder.empty()))
+    throw user_error(
+        "--rollback is {}: it goes back in checkpoint.folder and needs checkpoint.load = latest",
+        rollback);
+  if (config.load == "none" || (config.load == "latest" && config.folder.empty())) return {};
+  if (config.load == "latest") return find_latest(config.folder, {.rollback = rollback});
+  return FoundCheckpoint{.folder = checkpoint_at(config.load)};
 }
 
 bool has_states(const Checkpoint& checkpoint) {
@@ -170,7 +178,7 @@ bool has_states(const Checkpoint& checkpoint) {
 
 bool begins_anew(const Checkpoint& checkpoint, const std::string& state, bool tied) {
   if (!has_states(checkpoint)) return true;
-  return master_of(state) && !checkpoint.find(stored_name(state, tied));
+  return weight_of_master(state) && !checkpoint.find(stored_name(state, tied));
 }
 
 const TensorSpec& find_tensor(const Checkpoint& checkpoint, const TensorSpec& wanted, bool tied) {
@@ -180,20 +188,15 @@ const TensorSpec& find_tensor(const Checkpoint& checkpoint, const TensorSpec& wa
     throw UserError(
         fmt::format("{} has no tensor '{}': it is of another model", checkpoint.folder(), name),
         ExitCode::bad_data);
-  const bool converts = is_state(name) && (spec->dtype == Dtype::f32 || spec->dtype == Dtype::bf16);
-  if (spec->shape == wanted.shape && spec->dtype != wanted.dtype && !converts)
-    throw UserError(
-        fmt::format("{}: '{}' is {} there and {} here: set training.dtype to what it "
-                    "was saved with",
-                    checkpoint.folder(), name, dtype_name(spec->dtype), dtype_name(wanted.dtype)),
-        ExitCode::bad_data);
-  if (spec->shape != wanted.shape)
+  if (spec->shape != wanted.shape || !is_float(spec->dtype))
     throw UserError(
         fmt::format("{}: '{}' is {} [{}] there and {} [{}] here: it is of another model",
                     checkpoint.folder(), name, dtype_name(spec->dtype), fmt::join(spec->shape, ","),
                     dtype_name(wanted.dtype), fmt::join(wanted.shape, ",")),
         ExitCode::bad_data);
-  return *spec;
+  if (is_state(name) || wanted.dtype != Dtype::f32 || spec->dtype != Dtype::bf16) return *spec;
+  const TensorSpec* master = checkpoint.find(name + kMaster);
+  return master && master->shape == wanted.shape ? *master : *spec;
 }
 
 void check_none_left(const Checkpoint& checkpoint, const std::vector<std::string>& wanted,
@@ -224,26 +227,20 @@ bool read_part(const Checkpoint& checkpoint, const Held& part, bool tied) {
   return converts;
 }
 
-// Masters begin as the weights are; moments are zero already.
-void begin_state(const Checkpoint& checkpoint, const Held& state, at::ScalarType weights,
-                 bool tied) {
-  const std::optional<std::string> name = master_of(state.piece.tensor.name);
-  if (!name) return;
-  Held weight{state.piece, at::empty(state.tensor.sizes(), weights)};
-  weight.piece.tensor.name = *name;
-  weight.piece.tensor.dtype = dtype_of(weight.tensor);
-  read_part(checkpoint, weight, tied);
-  state.tensor.copy_(weight.tensor);
+// Masters begin as the weights in the checkpoint, whatever their type; moments are zero already.
+void begin_state(const Checkpoint& checkpoint, Held state, bool tied) {
+  const std::optional<std::string> weight = weight_of_master(state.piece.tensor.name);
+  if (!weight) return;
+  state.piece.tensor.name = *weight;
+  read_part(checkpoint, state, tied);
 }
 
-// Where to resume from; the same on every rank. "": a fresh start.
-std::string checkpoint_to_load(const CheckpointConfig& config, Communicator& world,
-                               const Note& note) {
+// The path of what rank 0 found, on every rank; "": a fresh start.
+std::string share_path(const std::optional<FoundCheckpoint>& found, Communicator& world) {
   char path[4096] = {};
-  if (world.rank() == 0) {
-    const std::string found = find_checkpoint(config, note);
-    SLUICE_CHECK(found.size() < sizeof path, "a path of {} bytes", found.size());
-    std::memcpy(path, found.data(), found.size());
+  if (found) {
+    SLUICE_CHECK(found->folder.size() < sizeof path, "a path of {} bytes", found->folder.size());
+    std::memcpy(path, found->folder.data(), found->folder.size());
   }
   world.broadcast(0, std::as_writable_bytes(std::span(path)), "checkpoint to load");
   return path;
@@ -265,10 +262,37 @@ std::vector<std::string> all_weights(Communicator& world, Trainer& trainer) {
 
 }  // namespace
 
-std::int64_t load_checkpoint(const Config& config, Communicator& world, Trainer& trainer,
-                             const Note& note) {
-  const std::string path = checkpoint_to_load(config.checkpoint, world, note);
-  if (path.empty()) return 0;
+namespace {
+
+const char* type_name(Dtype dtype) { return dtype == Dtype::bf16 ? "bfloat16" : "float32"; }
+
+// "; its ... are converted to ...": for the line that says where the run goes on from. `weight` is
+// one of this run's.
+std::string conversion_text(const Checkpoint& checkpoint, const TensorSpec& weight, bool states,
+                            bool tied) {
+  std::string text;
+  const TensorSpec& stored = *checkpoint.find(stored_name(weight.name, tied));
+  if (stored.dtype != weight.dtype)
+    text = fmt::format(
+        "; its {} weights are converted to {}{}", type_name(stored.dtype), type_name(weight.dtype),
+        find_tensor(checkpoint, weight, tied) == stored ? "" : ", from their float32 masters");
+  if (states) text += "; its optimizer states are converted to optimizer.state_dtype";
+  return text;
+}
+
+}  // namespace
+
+Resumed load_checkpoint(const Config& config, int rollback, Communicator& world, Trainer& trainer,
+                        const Note& note) {
+  Resumed resumed;
+  if (world.rank() == 0) {
+    // Until the lock is held, another run may be removing what is read here.
+    if (!config.checkpoint.folder.empty() && is_there(config.checkpoint.folder))
+      resumed.lock.emplace(config.checkpoint.folder);
+    resumed.found = find_checkpoint(config.checkpoint, rollback);
+  }
+  const std::string path = share_path(resumed.found, world);
+  if (path.empty()) return resumed;
   const Checkpoint checkpoint(path);
   check_same_model(checkpoint, config);
   const bool tied = config.model.tied_embeddings;
@@ -280,19 +304,26 @@ std::int64_t load_checkpoint(const Config& config, Communicator& world, Trainer&
   bool converted = false;
   for (const Held& state : states)
     if (begins_anew(checkpoint, state.piece.tensor.name, tied))
-      begin_state(checkpoint, state, trainer.parameters().front()->value.scalar_type(), tied);
+      begin_state(checkpoint, state, tied);
     else if (read_part(checkpoint, state, tied))
       converted = true;
-  const std::int64_t step = checkpoint.manifest().info.step;
-  if (world.rank() == 0)
-    note(begins ? fmt::format("started from the weights of {}: it holds no optimizer states, so "
-                              "they begin anew",
-                              path)
-                : fmt::format("resumed from step {} of {}{}", step, path,
-                              converted ? "; its optimizer states are converted to "
-                                          "optimizer.state_dtype"
-                                        : ""));
-  return step;
+  resumed.step = checkpoint.manifest().info.step;
+  if (world.rank() != 0) return resumed;
+  const std::string conversion = conversion_text(
+      checkpoint, held(*trainer.parameters().front()).piece.tensor, converted, tied);
+  if (begins) {
+    note(fmt::format(
+        "started from the weights of {}: it holds no optimizer states, so they begin anew{}", path,
+        conversion));
+    return resumed;
+  }
+  note(fmt::format("resumed from step {} of {}{}", resumed.step, path, conversion));
+  if (const std::string settings = changed_settings(checkpoint, config); !settings.empty())
+    note("resumed with other settings: " + settings);
+  if (resumed.step >= config.training.steps)
+    note(fmt::format("nothing is left to do: training.steps is {}; raise it to train on",
+                     config.training.steps));
+  return resumed;
 }
 
 void load_weights(const Checkpoint& checkpoint, const std::vector<Parameter*>& parameters,

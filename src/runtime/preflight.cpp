@@ -34,11 +34,12 @@ std::vector<TensorSpec> saved_tensors(const TrainerOptions& options) {
   return out;
 }
 
-// The step that the run would go on from.
-std::int64_t check_checkpoint(const Config& config, const TrainerOptions& options) {
-  const std::string folder = find_checkpoint(config.checkpoint, [](const std::string&) {});
-  if (folder.empty()) return 0;
-  const Checkpoint checkpoint(folder);
+// The step that the run would go on from; `remarks` gets what to know about it.
+std::int64_t check_checkpoint(const Config& config, const TrainerOptions& options, int rollback,
+                              std::vector<std::string>& remarks) {
+  const std::optional<FoundCheckpoint> found = find_checkpoint(config.checkpoint, rollback);
+  if (!found) return 0;
+  const Checkpoint checkpoint(found->folder);
   check_same_model(checkpoint, config);
   const bool tied = config.model.tied_embeddings;
   std::vector<std::string> names;
@@ -49,7 +50,19 @@ std::int64_t check_checkpoint(const Config& config, const TrainerOptions& option
       find_tensor(checkpoint, wanted, tied);
   }
   check_none_left(checkpoint, names, tied);
-  return checkpoint.manifest().info.step;
+  const std::int64_t step = checkpoint.manifest().info.step;
+  if (!has_states(checkpoint)) return step;
+  for (const PassedOver& passed : found->passed_over)
+    remarks.push_back(passed.damage.empty()
+                          ? fmt::format("train would set step {} aside", *passed.step)
+                          : "train would pass over a damaged file: " + passed.damage);
+  remarks.push_back(fmt::format("train would resume from step {} of {}", step, found->folder));
+  if (const std::string settings = changed_settings(checkpoint, config); !settings.empty())
+    remarks.push_back("train would resume with other settings: " + settings);
+  if (step >= config.training.steps)
+    remarks.push_back(
+        fmt::format("train would have nothing to do: training.steps is {}", config.training.steps));
+  return step;
 }
 
 // A batch may be more than memory holds, and long to read: of a large one, the ends stand for it.
@@ -71,15 +84,18 @@ void check_writable(const std::string& folder) {
   if (::access(path.c_str(), W_OK | X_OK) != 0) throw file_error("write to", path, errno);
 }
 
-void check_before_run(const Config& config, const TrainerOptions& options,
-                      const Dataset& training) {
-  const std::int64_t step = check_checkpoint(config, options);
+std::vector<std::string> check_before_run(const Config& config, const TrainerOptions& options,
+                                          const Dataset& training, int rollback) {
+  std::vector<std::string> remarks;
+  const std::int64_t step = check_checkpoint(config, options, rollback, remarks);
   check_batch(training, step * options.global_batch_size, options.global_batch_size);
   if (!config.checkpoint.folder.empty()) {
-    check_start_step(config.checkpoint.folder, step);
+    // The latest one is where the run would start.
+    if (config.checkpoint.load != "latest") check_start_step(config.checkpoint.folder, step);
     check_writable(config.checkpoint.folder);
   }
   if (!config.metrics.folder.empty()) check_writable(config.metrics.folder);
+  return remarks;
 }
 
 }  // namespace sluice

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "data/dataset.h"
 #include "runtime/config/config.h"
@@ -11,9 +12,11 @@
 namespace sluice {
 
 // Throws the UserError that the run would end with: a batch that cannot be read (of a large one,
-// its first and last sequences are), a checkpoint that is damaged or of another model, a folder
-// that cannot be written to.
-void check_before_run(const Config& config, const TrainerOptions& options, const Dataset& training);
+// its first and last sequences are), a checkpoint that is of another model or damaged with none
+// whole before it, a folder that cannot be written to. Returns a line for each thing to know about
+// the checkpoint that the run would resume from; `rollback` as in TrainingRun.
+std::vector<std::string> check_before_run(const Config& config, const TrainerOptions& options,
+                                          const Dataset& training, int rollback = 0);
 
 // Throws UserError unless a file could be made in the folder, or the folder itself in the nearest
 // one above it that is there.

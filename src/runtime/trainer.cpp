@@ -306,7 +306,8 @@ StepResult Trainer::close(const StepTotals& totals) {
         fmt::format(
             "step {}: the loss is {} and the gradient norm {}: training has diverged; lower "
             "optimizer.lr, warm up longer (lr_scheduler.warmup_steps) or clip "
-            "(training.max_norm), and start again: nothing saved before is changed",
+            "(training.max_norm), and start again; if the last checkpoint diverges again, go back "
+            "with train --rollback 1",
             result.number, std::abs(result.loss), std::abs(result.gradient_norm)),
         ExitCode::diverged);
   }

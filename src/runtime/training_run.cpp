@@ -151,8 +151,9 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
   Trainer trainer(run.options, run.lowered, run.training, world);
   if (leads && trainer.plans().count > 0) run.on_note(trainer.plans().line());
   RunEnd end;
-  end.last_step = load_checkpoint(config, world, trainer, run.on_note);
-  Saver saver(config, run.lowered, world, trainer, end.last_step);
+  Resumed resumed = load_checkpoint(config, run.rollback, world, trainer, run.on_note);
+  end.last_step = resumed.step;
+  Saver saver(config, run.lowered, world, trainer, std::move(resumed), run.on_note);
   RealFileSystem files;
   std::optional<MetricsFolder> written;
   if (leads && !config.metrics.folder.empty())

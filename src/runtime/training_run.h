@@ -26,6 +26,7 @@ struct TrainingRun {
   const Dataset* held_out = nullptr;               // null: no validation; else interval > 0
   std::vector<std::int64_t> predicted_peak_bytes;  // per rank
   int threads_per_rank = 1;
+  int rollback = 0;                                   // checkpoints to go back before resuming
   const std::atomic<bool>* stop = nullptr;            // set: finish the step, save, return
   std::function<void(const StepMetrics&)> on_step;    // rank 0, after its row was written
   std::function<void(const std::string&)> on_note;    // rank 0: resumed from, saved, ...

@@ -50,7 +50,8 @@ class CheckpointFolderTest : public testing::Test {
     ASSERT_TRUE(found);
     EXPECT_EQ(found->step, 10);
     ASSERT_FALSE(found->passed_over.empty());
-    EXPECT_NE(found->passed_over[0].find(parts[0]), std::string::npos) << found->passed_over[0];
+    EXPECT_NE(found->passed_over[0].damage.find(parts[0]), std::string::npos)
+        << found->passed_over[0].damage;
     expect_contents(*found);
   }
 
@@ -337,7 +338,6 @@ TEST_F(CheckpointFolderTest, SealedManifestOfWrongFormIsRefused) {
     rewrite(path(20, "manifest.json"), body + " \"sha256\": \"" + hash + "\"\n}\n");
   };
   const std::pair<const char*, const char*> cases[] = {
-      {R"("format": 3)", R"("format": 2)"},
       {R"("columns": [0, 3])", R"("columns": [0, 2])"},
       {R"("columns": [0, 3])", R"("columns": [0, 4])"},
       {R"("columns": [0, 3], )", ""},

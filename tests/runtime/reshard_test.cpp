@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <random>
 
 #include "comm/threads/threads.h"
@@ -96,11 +97,11 @@ class Reshard {
       at::set_num_threads(1);
       Trainer trainer(options, schedule, data, world);
       const Note silent = [](const std::string&) {};
-      const std::int64_t loaded = load_checkpoint(config, world, trainer, silent);
+      const std::int64_t loaded = load_checkpoint(config, 0, world, trainer, silent).step;
       EXPECT_EQ(loaded, from.empty() ? 0 : 2);
       for (int step = static_cast<int>(loaded) + 1; step <= steps; ++step)
         trainer.step(step);
-      Saver saver(config, schedule, world, trainer, 0);
+      Saver saver(config, schedule, world, trainer, {}, silent);
       saver.save(steps, silent);
     });
   }
@@ -198,6 +199,41 @@ TEST(Reshard, ARunGoesOnFromStatesOfAnotherType) {
   };
   EXPECT_TRUE(at::equal(read("embedding.weight/master", at::kFloat),
                         read("embedding.weight", at::kBFloat16).to(at::kFloat)));
+}
+
+// Bits of fp32 weights become masters, and masters become weights, whatever the mesh.
+TEST(Reshard, ARunGoesOnFromWeightsOfAnotherType) {
+  const Reshard wide({ModelFamily::llama, true, "float32"});
+  const Reshard narrow({ModelFamily::llama, true, "bfloat16"});
+  const test::TemporaryFolder scratch;
+  const auto path = [&](const char* name) { return scratch.path() + "/" + name; };
+  const Layout one{{"1f1b", 2}, {.replicate = 1, .shard = 1, .pipeline = 2, .tensor = 1}};
+  const Layout other{{"zb-v", 2}, {.replicate = 1, .shard = 2, .pipeline = 2, .tensor = 2}};
+  wide.run(one, "", 2, path("wide"));
+  narrow.run(other, path("wide"), 2, path("narrowed"));
+  const CheckpointDigest before = held_in(path("wide")), narrowed = held_in(path("narrowed"));
+  ASSERT_EQ(narrowed.states.size(), narrowed.weights.size() * 3);
+  std::map<std::string, std::string> masters;
+  for (const TensorDigest& state : narrowed.states)
+    masters[state.tensor.name] = state.sha256;
+  for (const TensorDigest& weight : before.weights)
+    EXPECT_EQ(masters[weight.tensor.name + "/master"], weight.sha256) << weight.tensor.name;
+  for (const TensorDigest& weight : narrowed.weights)
+    EXPECT_EQ(weight.tensor.dtype, Dtype::bf16);
+  // And back, moments too.
+  wide.run(one, path("narrowed"), 2, path("back"));
+  expect_same_tensors(held_in(path("back")).weights, before.weights);
+  expect_same_tensors(held_in(path("back")).states, before.states);
+  // A narrow weight is its master, rounded.
+  const Checkpoint checkpoint(checkpoint_at(path("narrowed")));
+  const auto read = [&](const std::string& name, at::ScalarType dtype) {
+    const TensorSpec& spec = *checkpoint.find(name);
+    at::Tensor tensor = at::empty(spec.shape, dtype);
+    checkpoint.read_box(spec, {{0, spec.shape[0]}, {0, spec.shape[1]}}, tensor_bytes(tensor));
+    return tensor;
+  };
+  EXPECT_TRUE(at::equal(read("embedding.weight", at::kBFloat16),
+                        read("embedding.weight/master", at::kFloat).to(at::kBFloat16)));
 }
 
 // A layer with a vector of each name, which tokens are multiplied by.

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/storage_error.h"
 #include "base/text.h"
 #include "runtime/config/schema.h"
 
@@ -243,8 +244,9 @@ std::string read_file(const std::string& path) {
     text.resize(std::fread(text.data(), 1, text.size(), file.get()));
   }
   if (!file || std::ferror(file.get()))
-    throw user_error("cannot read the configuration {}: {}", printable(path, 1000),
-                     std::strerror(errno));
+    throw UserError(fmt::format("cannot read the configuration {}: {}", printable(path, 1000),
+                                std::strerror(errno)),
+                    is_transient(errno) ? ExitCode::temporary : ExitCode::usage);
   return text;
 }
 

@@ -41,13 +41,18 @@ std::vector<int> slice_sizes_of(const Config& config) {
   return sizes;
 }
 
+ModelConfig resolve_model(const ModelConfig& model, int sequence_length) {
+  ModelConfig resolved = model;
+  resolved.kv_heads = kv_heads_of(model);
+  resolved.ffn_dim = ffn_dim_of(model);
+  if (model.norm_epsilon == 0) resolved.norm_epsilon = model.shape == "bert" ? 1e-12 : 1e-5;
+  if (model.positions == 0) resolved.positions = sequence_length;
+  return resolved;
+}
+
 Config resolve_config(const Config& config) {
   Config resolved = config;
-  resolved.model.kv_heads = kv_heads_of(config.model);
-  resolved.model.ffn_dim = ffn_dim_of(config.model);
-  if (config.model.norm_epsilon == 0)
-    resolved.model.norm_epsilon = config.model.shape == "bert" ? 1e-12 : 1e-5;
-  if (config.model.positions == 0) resolved.model.positions = config.training.sequence_length;
+  resolved.model = resolve_model(config.model, config.training.sequence_length);
   ParallelismConfig& parallelism = resolved.parallelism;
   parallelism.num_microbatches = microbatches_of(config);
   parallelism.slices = slices_of(config.parallelism);

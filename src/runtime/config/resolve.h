@@ -1,4 +1,4 @@
-// What stands for a value that a configuration leaves to us; what is given stays.
+// Values for what a configuration leaves to be worked out; what it gives stays as it is.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,9 @@
 #include "runtime/config/config.h"
 
 namespace sluice {
+
+// A copy in which no value is left to be worked out. `sequence_length` is training's.
+ModelConfig resolve_model(const ModelConfig& model, int sequence_length);
 
 int kv_heads_of(const ModelConfig& model);
 int ffn_dim_of(const ModelConfig& model);

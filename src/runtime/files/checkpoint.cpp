@@ -83,7 +83,7 @@ void check_sizes(const std::string& folder, const Manifest& manifest) {
     if (name.ends_with(".safetensors") && !known.contains(name))
       fail(at->path().string(), "is not in the manifest: a foreign file");
   }
-  if (error) fail(folder, fmt::format("cannot be listed: {}", error.message()));
+  if (error) throw read_error("list", folder, error.value());
 }
 
 // Which part of a stored box goes to which place of a wanted one.

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/storage_error.h"
+
 namespace sluice {
 namespace {
 
@@ -46,9 +48,18 @@ UserError file_error(const std::string& action, const std::string& path, int err
     case EDQUOT: text += "; make room and start again: nothing saved before is lost"; break;
     case EFBIG: text += "; raise the limit (ulimit -f): nothing saved before is lost"; break;
     case EIO: text += "; check the disk and start again: nothing saved before is lost"; break;
-    default: return UserError(text);
+    default:
+      if (!is_transient(error)) return UserError(text);
+      text +=
+          "; the storage may be busy or out of reach: start again, nothing saved before is lost";
   }
   return UserError(text, ExitCode::temporary);
+}
+
+UserError read_error(const std::string& action, const std::string& path, int error) {
+  const bool absent = error == ENOENT || error == ENOTDIR || error == ENAMETOOLONG;
+  if (!absent) return file_error(action, path, error);
+  return bad_file(fmt::format("cannot {} {}: {}", action, path, std::strerror(error)));
 }
 
 void write_all(FileSystem& files, int fd, std::span<const std::byte> bytes,
@@ -95,7 +106,9 @@ std::string parent_folder(const std::string& path) {
 
 bool is_there(const std::string& path) {
   struct stat status {};
-  return ::lstat(path.c_str(), &status) == 0;
+  if (::lstat(path.c_str(), &status) == 0) return true;
+  if (is_transient(errno)) throw file_error("look at", path, errno);
+  return false;
 }
 
 std::span<const std::byte> as_byte_span(std::string_view text) {
@@ -110,17 +123,17 @@ InputFile::InputFile(const std::string& path, Symlinks symlinks) : path_(path) {
   if (fd_ < 0) {
     if (errno == ELOOP && symlinks == Symlinks::refuse)
       throw bad_file(fmt::format("{} is a symbolic link: needs a regular file", path));
-    throw bad_file(fmt::format("cannot open {}: {}", path, std::strerror(errno)));
+    throw read_error("open", path, errno);
   }
   struct stat status {};
-  const bool known = ::fstat(fd_, &status) == 0;
-  if (known && S_ISREG(status.st_mode)) {
+  const int error = ::fstat(fd_, &status) == 0 ? 0 : errno;
+  if (error == 0 && S_ISREG(status.st_mode)) {
     size_ = static_cast<std::uint64_t>(status.st_size);
     return;
   }
   ::close(fd_);
-  throw bad_file(fmt::format("{} is {}: needs a regular file", path,
-                             known ? kind_name(status.st_mode) : "unreadable"));
+  if (error != 0) throw read_error("open", path, error);
+  throw bad_file(fmt::format("{} is {}: needs a regular file", path, kind_name(status.st_mode)));
 }
 
 InputFile::~InputFile() {
@@ -135,13 +148,12 @@ void InputFile::read_at(std::uint64_t offset, std::span<std::byte> into) const {
     const ssize_t got = ::pread(fd_, into.data(), into.size(), static_cast<off_t>(offset));
     if (got < 0) {
       if (errno == EINTR) continue;
-      throw bad_file(
-          fmt::format("cannot read {} at byte {}: {}", path_, offset, std::strerror(errno)));
+      throw read_error("read", fmt::format("{} at byte {}", path_, offset), errno);
     }
     if (got == 0)
       throw bad_file(
-          fmt::format("{} ends at byte {}, and had {} bytes when it was opened: needs {} "
-                      "more there; something else writes to it",
+          fmt::format("{} ends at byte {}, and had {} bytes when it was opened: {} more were "
+                      "expected; another program is writing to it",
                       path_, offset, size_, into.size()));
     offset += static_cast<std::uint64_t>(got);
     into = into.subspan(static_cast<std::size_t>(got));

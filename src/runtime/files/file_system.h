@@ -45,9 +45,11 @@ class RealFileSystem : public FileSystem {
 };
 
 // What the user reads when `action` ("write", "rename", ...) on `path` failed with errno `error`. A
-// full disk or a failing one may be cured by a retry (exit code 75); the rest, such as a read-only
-// folder, is the user's to change (2).
+// retry may cure a full disk and storage that is busy or out of reach (exit code 75); the rest,
+// such as a read-only folder, is the user's to change (2).
 UserError file_error(const std::string& action, const std::string& path, int error);
+// The same for a file that is read: one that is not there is bad data (3).
+UserError read_error(const std::string& action, const std::string& path, int error);
 
 // Writes all of `bytes`, through interruptions and short writes. Throws file_error; `path` is for
 // its text only.
@@ -61,15 +63,16 @@ void sync_folder(FileSystem& files, const std::string& folder);
 void make_folders(FileSystem& files, const std::string& folder);
 
 std::string parent_folder(const std::string& path);  // "." for a bare name
-bool is_there(const std::string& path);              // of any kind, dangling links too
+// Of any kind, dangling links too. Throws file_error where the storage gives no answer.
+bool is_there(const std::string& path);
 
 std::span<const std::byte> as_byte_span(std::string_view text);
 
 enum class Symlinks { follow, refuse };
 
-// A regular file, open for reading. Anything else in its place (a folder, a FIFO, a device, a
-// symbolic link where those are refused) is a UserError bad_data and never blocks. Reading is safe
-// from several threads.
+// A regular file, open for reading. Anything else in its place (nothing, a folder, a FIFO, a
+// device, a symbolic link where those are refused) is a UserError bad_data and never blocks. Errors
+// of storage are read_error. Reading is safe from several threads.
 class InputFile {
  public:
   explicit InputFile(const std::string& path, Symlinks symlinks = Symlinks::follow);

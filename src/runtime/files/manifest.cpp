@@ -196,10 +196,10 @@ std::vector<ShardRecord> read_shards(const Fields& root, const std::string& path
 void check_format(const Fields& root, const std::string& kind, const std::string& path) {
   if (root.text("schema") != kind) root.wrong("schema", json_quote(kind));
   const std::int64_t format = root.count("format");
+  // Not damage: the seal is whole.
   if (format != kFormat)
-    fail(path,
-         fmt::format("has format {}, and this version reads {}: use the version that wrote it",
-                     format, kFormat));
+    throw user_error("{}: has format {}, and this version reads {}: use the version that wrote it",
+                     path, format, kFormat);
 }
 
 std::string head(const std::string& kind, std::int64_t step) {

@@ -1,6 +1,10 @@
 #include "runtime/weights/saved_model.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
+#include <map>
+#include <string_view>
 #include <vector>
 
 #include "base/text.h"
@@ -11,21 +15,51 @@
 namespace sluice {
 namespace {
 
-constexpr const char* kMeaningOfWeights[] = {
-    "model.shape",      "model.layers",    "model.dim",
-    "model.heads",      "model.kv_heads",  "model.ffn_dim",
-    "model.vocab_size", "model.positions", "model.tied_embeddings"};
+bool has_rotary_positions(const ModelConfig& model) { return model.shape == "llama"; }
 
-// With what the keys above leave to be worked out; whoever saved it may have left it so.
+// Whether two models that differ in the key are different models.
+bool describes(const ConfigKey& key, const ModelConfig& model) {
+  if (key.section != "model" || key.name == "dropout") return false;
+  if (key.name == "positions") return !has_rotary_positions(model);
+  if (key.name.starts_with("rope_")) return has_rotary_positions(model);
+  return true;
+}
+
 Config with_whole_model(Config config) {
-  ModelConfig& model = config.model;
-  model.kv_heads = kv_heads_of(model);
-  model.ffn_dim = ffn_dim_of(model);
-  if (model.shape == "llama")
-    model.positions = 0;  // no weights of it
-  else if (model.positions == 0)
-    model.positions = config.training.sequence_length;
+  config.model = resolve_model(config.model, config.training.sequence_length);
   return config;
+}
+
+// `origins` as in LoadedConfig.
+void check_same_model(const Checkpoint& checkpoint, const Config& config,
+                      const std::map<std::string, std::string>& origins) {
+  const Config there = with_whole_model(config_of(checkpoint)), here = with_whole_model(config);
+  std::vector<std::string> differences;
+  for (const ConfigKey& key : config_schema()) {
+    const ConfigValue saved = key.get(there), asked = key.get(here);
+    if (saved == asked || !describes(key, there.model)) continue;
+    const std::string name = key.full_name();
+    const auto origin = origins.find(name);
+    differences.push_back(
+        fmt::format("{} is {} there and {} here{}", name, toml_value(saved), toml_value(asked),
+                    origin == origins.end() ? "" : fmt::format(" ({})", origin->second)));
+  }
+  if (differences.empty()) return;
+  throw UserError(
+      fmt::format("{} is of another model: {}; leave {} out to take the checkpoint's, or name "
+                  "another {}",
+                  checkpoint.folder(), join(differences, ", "),
+                  differences.size() == 1 ? "the key" : "these keys",
+                  config.checkpoint.load == "latest" ? "checkpoint.folder" : "checkpoint.load"),
+      ExitCode::bad_data);
+}
+
+// The checkpoint that a run would load, as far as manifests tell; "" for a fresh start.
+std::string checkpoint_by_manifest(const CheckpointConfig& config) {
+  if (config.load == "none" || (config.load == "latest" && config.folder.empty())) return "";
+  if (config.load != "latest") return checkpoint_at(config.load, Trust::manifest);
+  const auto latest = find_latest(config.folder, {.trust = Trust::manifest});
+  return latest ? latest->folder : "";
 }
 
 }  // namespace
@@ -40,23 +74,38 @@ Config config_of(const Checkpoint& checkpoint) {
   }
 }
 
-void check_same_model(const Checkpoint& checkpoint, const Config& config) {
-  const Config there = with_whole_model(config_of(checkpoint)), here = with_whole_model(config);
-  std::vector<std::string> differences;
-  for (const char* name : kMeaningOfWeights) {
-    const ConfigKey& key = *find_config_key(name);
-    const ConfigValue saved = key.get(there), asked = key.get(here);
-    if (saved != asked)
-      differences.push_back(
-          fmt::format("{} is {} there and {} here", name, toml_value(saved), toml_value(asked)));
+void take_model_from_checkpoint(LoadedConfig& config) {
+  const std::string folder = checkpoint_by_manifest(config.values.checkpoint);
+  if (folder.empty()) return;
+  const Checkpoint checkpoint(folder);
+  const Config there = with_whole_model(config_of(checkpoint));
+  Config& here = config.values;
+  for (const ConfigKey& key : config_schema()) {
+    if (key.section != "model" || key.name == "dropout") continue;
+    if (!config.origins.try_emplace(key.full_name(), "from checkpoint " + folder).second) continue;
+    key.set(here, key.get(there));
+    // Rotary positions have no end: longer sequences need nothing of the checkpoint.
+    if (key.name == "positions" && has_rotary_positions(there.model))
+      here.model.positions = std::max(here.model.positions, here.training.sequence_length);
   }
-  if (differences.empty()) return;
-  throw UserError(
-      fmt::format("{} is of another model: {}; set {} back, or name another {}",
-                  checkpoint.folder(), join(differences, ", "),
-                  differences.size() == 1 ? "it" : "them",
-                  config.checkpoint.load == "latest" ? "checkpoint.folder" : "checkpoint.load"),
-      ExitCode::bad_data);
+  check_same_model(checkpoint, here, config.origins);
+}
+
+void check_same_model(const Checkpoint& checkpoint, const Config& config) {
+  check_same_model(checkpoint, config, {});
+}
+
+std::string changed_settings(const Checkpoint& checkpoint, const Config& config) {
+  static constexpr std::string_view kLeftOut[] = {"checkpoint", "comm", "generate", "metrics"};
+  const Config there = config_of(checkpoint);
+  std::vector<std::string> changes;
+  for (const ConfigKey& key : config_schema()) {
+    const ConfigValue before = key.get(there), now = key.get(config);
+    if (before != now && std::ranges::find(kLeftOut, key.section) == std::end(kLeftOut))
+      changes.push_back(
+          fmt::format("{} {} -> {}", key.full_name(), toml_value(before), toml_value(now)));
+  }
+  return join(changes, ", ");
 }
 
 std::string tokenizer_of(const std::string& folder) {

@@ -11,10 +11,22 @@ namespace sluice {
 // The configuration of the run that saved it. Throws UserError (3).
 Config config_of(const Checkpoint& checkpoint);
 
-// Throws UserError (3), naming each key that differs, unless the weights mean in the model of
-// `config` what they meant where they were saved. Free to change: what has no say in their shapes
-// and is taken up by training (rope_theta, norm_epsilon; of llama also positions).
+// Completes a configuration from the checkpoint that its run would load (checkpoint.load and
+// checkpoint.folder), if there is one: each key of [model] that neither the file nor a flag states
+// takes the checkpoint's value, and its origin says so. Throws UserError (3) for a stated value
+// that contradicts the checkpoint. Reads the manifest only: whether the weights are whole is for
+// whoever loads them.
+void take_model_from_checkpoint(LoadedConfig& config);
+
+// Throws UserError (3), naming each key that differs, unless the model of `config` is the
+// checkpoint's: every key of [model] counts but dropout, which is a matter of training, those that
+// the shape does not read, and llama's positions, which limit no weight.
 void check_same_model(const Checkpoint& checkpoint, const Config& config);
+
+// What of `config`, resolved, a run that goes on from the checkpoint does with other values than
+// the run that saved it: "optimizer.lr 0.001 -> 0.0005, debug.seed 0 -> 1". Where it reads the
+// model from and where it writes to is left out, and so is what it is run by.
+std::string changed_settings(const Checkpoint& checkpoint, const Config& config);
 
 // The tokenizer.json in a checkpoint's folder or, where that of a whole run lies, in the one above
 // it; "" where there is none. `folder` may also be the one above.
