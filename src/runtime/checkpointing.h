@@ -26,6 +26,8 @@ class Saver {
   // Saves the state after `step`, unless that is saved already; `note` is told on rank 0.
   void save(std::int64_t step, const Note& note);
 
+  const std::string& run() const { return run_; }  // the run's id, on rank 0
+
  private:
   std::set<std::string> own_weights()
       const;  // names of those that this rank, or a data rank, saves
@@ -37,6 +39,7 @@ class Saver {
   RealFileSystem files_;
   std::optional<CheckpointFolder> folder_;
   std::int64_t last_saved_;
+  std::string run_;
 };
 
 // The folder of the checkpoint that checkpoint.load names, every byte of it verified; "" for a
