@@ -8,7 +8,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <string_view>
 
 #include "base/say.h"
@@ -18,23 +17,6 @@ namespace sluice::cli {
 namespace {
 
 constexpr int kBoxes = 24, kMinBoxes = 8;
-
-double process_gibibytes() {
-  std::ifstream status("/proc/self/status");
-  std::string word;
-  while (status >> word)
-    if (word == "VmHWM:") {
-      double kibibytes = 0;
-      status >> kibibytes;
-      return kibibytes / (1 << 20);
-    }
-  return 0;
-}
-
-double machine_gibibytes() {
-  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)) /
-         (1 << 30);
-}
 
 // Multiplications and additions of a training step per token: 6 per weight outside the embedding,
 // and attention over the whole sequence.
@@ -73,25 +55,11 @@ Progress::Progress(const Config& config, const ModelShape& shape)
 
 Progress::~Progress() { erase_bar(); }
 
-void Progress::step(const StepMetrics& metrics) {
+void Progress::step(const StepMetrics& metrics, bool logged) {
   erase_bar();
-  StepLine line;
-  line.step = metrics.step;
-  line.loss = metrics.loss;
-  line.grad_norm = metrics.grad_norm;
-  line.memory_gib = process_gibibytes();
-  line.memory_percent = 100 * line.memory_gib / machine_gibibytes();
-  line.tps = metrics.tps;
-  line.tflops = metrics.tps * flops_per_token_ / 1e12;
-  line.bubble_percent = 100 * metrics.bubble;
-  std::string text = step_line(line);
-  if (metrics.validation_loss)
-    text += fmt::format("  validation: {:8.5f}", *metrics.validation_loss);
-  std::puts(text.c_str());
-  std::fflush(stdout);
+  if (logged) print_line(metrics);
 
-  // Saving and validating count too: the pace is that of the clock on the wall, once there are two
-  // steps to take it from.
+  // Saving and validating count too: the pace is that of the wall clock, from the second step on.
   const auto now = std::chrono::steady_clock::now();
   double pace = metrics.step_time_s;
   if (num_done_ == 0)
@@ -103,6 +71,23 @@ void Progress::step(const StepMetrics& metrics) {
   bar_.reset();
   if (steps_left > 0) bar_ = {metrics, pace * static_cast<double>(steps_left)};
   draw_bar();
+}
+
+void Progress::print_line(const StepMetrics& metrics) const {
+  StepLine line;
+  line.step = metrics.step;
+  line.loss = metrics.loss;
+  line.grad_norm = metrics.grad_norm;
+  line.memory_gib = static_cast<double>(metrics.memory_bytes) / (1 << 30);
+  line.memory_percent = 100 * metrics.memory_share;
+  line.tps = metrics.tps;
+  line.tflops = metrics.tps * flops_per_token_ / 1e12;
+  line.bubble_percent = 100 * metrics.bubble;
+  std::string text = step_line(line);
+  if (metrics.validation_loss)
+    text += fmt::format("  validation: {:8.5f}", *metrics.validation_loss);
+  std::puts(text.c_str());
+  std::fflush(stdout);
 }
 
 void Progress::note(const std::string& text) {

@@ -1,5 +1,5 @@
-// What people see while a run trains: a line per step on standard output and, on a terminal, one
-// line on standard error that rewrites itself.
+// What people see while a run trains: a line per logged step on standard output and, on a terminal,
+// a progress bar on standard error.
 #pragma once
 
 #include <chrono>
@@ -22,8 +22,8 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  void step(const StepMetrics& metrics);
-  void note(const std::string& text);  // "sluice: <text>" on standard error
+  void step(const StepMetrics& metrics, bool logged);  // a line where it is logged; moves the bar
+  void note(const std::string& text);                  // "sluice: <text>" on standard error
 
  private:
   struct Bar {
@@ -33,6 +33,7 @@ class Progress {
   // [########--------]  120/250  48%  loss 4.3125  tps 41,203  1:05 left
   // At most `columns` wide: on a narrow terminal the boxes go first, then the end.
   std::string bar_line(const Bar& bar, int columns) const;
+  void print_line(const StepMetrics& metrics) const;
   void erase_bar();
   void draw_bar();
 

@@ -97,7 +97,9 @@ ExitCode run(const Flags& flags) {
   training_run.stop = &stop_on_signals(prints_for_all());
   training_run.rollback = flags.rollback;
   Progress progress(config, options.shape);
-  training_run.on_step = [&](const StepMetrics& metrics) { progress.step(metrics); };
+  training_run.on_step = [&](const StepMetrics& metrics, bool logged) {
+    progress.step(metrics, logged);
+  };
   training_run.on_note = [&](const std::string& note) { progress.note(note); };
   training_run.on_sample = [](const std::string& text) { std::puts(text.c_str()); };
 

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "runtime/files/run_id.h"
 #include "runtime/weights/saved_model.h"
 
 namespace sluice {
@@ -85,6 +86,8 @@ Saver::Saver(const Config& config, const Schedule& schedule, Communicator& world
       world_(world),
       trainer_(trainer),
       last_saved_(resumed.step) {
+  if (world.rank() == 0)
+    run_ = run_id(config.checkpoint.folder, config.checkpoint.load, last_saved_);
   if (config.checkpoint.folder.empty()) return;
   const CheckpointFolderOptions options{.folder = config.checkpoint.folder,
                                         .rank = world.rank(),
@@ -139,6 +142,7 @@ void Saver::save(std::int64_t step, const Note& note) {
     info.mesh = {.data = mesh.data(), .pipeline = mesh.pipeline, .tensor = mesh.tensor};
     info.schedule = schedule_.name;
     info.config = config_text(config_);
+    info.state = run_state(run_, config_.checkpoint.folder);
     folder_->commit(info);
     note(fmt::format("saved step {} in {}", step, config_.checkpoint.folder));
   }

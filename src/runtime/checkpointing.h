@@ -35,6 +35,8 @@ class Saver {
   // Saves the state after `step`, unless that is saved already; `note` is told on rank 0.
   void save(std::int64_t step, const Note& note);
 
+  const std::string& run() const { return run_; }  // the run's id, on rank 0
+
  private:
   std::set<std::string> own_weights()
       const;  // names of those that this rank, or a data rank, saves
@@ -46,6 +48,7 @@ class Saver {
   RealFileSystem files_;
   std::optional<CheckpointFolder> folder_;
   std::int64_t last_saved_;
+  std::string run_;
 };
 
 // The checkpoint that checkpoint.load names, every byte of it verified; none for a fresh start.

@@ -1,6 +1,9 @@
 #include "runtime/gpu_memory.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <fstream>
 #include <numeric>
 
 #include "cuda/device.h"
@@ -95,6 +98,23 @@ UserError out_of_memory(const TrainerOptions& options, const Schedule& schedule,
                   memory_line(memory, use.allocated),
                   shared ? " (with the stash of other ranks)" : "", remedy(options, memory)),
       ExitCode::temporary);
+}
+
+PeakMemory peak_memory(const at::Device& device) {
+  if (device.is_cuda()) {
+    const cuda::MemoryUse use = cuda::memory_use(device.index());
+    return {use.peak, use.total};
+  }
+  PeakMemory memory;
+  memory.capacity = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;)
+    if (word == "VmHWM:") {
+      status >> memory.peak;
+      memory.peak *= 1024;
+      break;
+    }
+  return memory;
 }
 
 }  // namespace sluice

@@ -26,6 +26,13 @@ GpuMemory fixed_memory(const TrainerOptions& options, const Schedule& schedule,
 UserError out_of_memory(const TrainerOptions& options, const Schedule& schedule,
                         const Communicator& world, std::int64_t stash);
 
+// The most memory so far and the memory there is, in bytes: of tensors on the device where that is
+// a GPU, else of this process and its machine.
+struct PeakMemory {
+  std::int64_t peak = 0, capacity = 0;
+};
+PeakMemory peak_memory(const at::Device& device);
+
 // "weights 2.51 GiB, ...", of the allocator's peak.
 std::string memory_line(GpuMemory memory, std::int64_t peak);
 

@@ -156,8 +156,14 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
   Saver saver(config, run.lowered, world, trainer, std::move(resumed), run.on_note);
   RealFileSystem files;
   std::optional<MetricsFolder> written;
-  if (leads && !config.metrics.folder.empty())
-    written.emplace(files, config.metrics.folder, end.last_step + 1);
+  if (leads && !config.metrics.folder.empty()) {
+    written.emplace(files, MetricsFolderOptions{.folder = config.metrics.folder,
+                                                .run = saver.run(),
+                                                .first_step = end.last_step + 1});
+    if (written->folder() != config.metrics.folder)
+      run.on_note(fmt::format("{} holds the metrics of another run; this run writes its own to {}",
+                              config.metrics.folder, written->folder()));
+  }
 
   const std::int64_t tokens =
       std::int64_t{config.training.global_batch_size} * config.training.sequence_length;
@@ -170,7 +176,9 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
   const auto validates = [&](std::int64_t number) {
     return run.held_out && (number % interval == 0 || number == config.training.steps);
   };
-  const auto asked = [&] { return run.stop && run.stop->load(); };
+  // A row that cannot be written ends the run as a signal does: the step is saved first.
+  std::exception_ptr lost_row;
+  const auto asked = [&] { return lost_row || (run.stop && run.stop->load()); };
   bool stop = false;
 
   GpuMemory memory;  // of all ranks, or of this one with its own GPU
@@ -187,6 +195,8 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
     const std::vector<RankFigures> ranks = figures.take();
     StepMetrics metrics;
     metrics.step = result.number;
+    metrics.time =
+        std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
     metrics.loss = result.loss;
     metrics.grad_norm = result.gradient_norm;
     metrics.lr = result.learning_rate;
@@ -203,8 +213,18 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
     memory.stash = std::max(memory.stash, stash);
     metrics.predicted_peak_stash_bytes = run.predicted_peak_bytes;
     metrics.validation_loss = validation_loss;
-    if (written) written->append(metrics);
-    run.on_step(metrics);
+    const PeakMemory peak = peak_memory(run.options.kind.device);
+    metrics.memory_bytes = peak.peak;
+    metrics.memory_share = static_cast<double>(peak.peak) / static_cast<double>(peak.capacity);
+    const bool logged = result.number % config.metrics.log_freq == 0 || result.number == first ||
+                        result.number == config.training.steps || stop || validation_loss;
+    try {
+      if (written && logged) written->append(metrics);
+    } catch (const UserError&) {
+      lost_row = std::current_exception();
+      written.reset();
+    }
+    run.on_step(metrics, logged);
   };
 
   for (std::int64_t number = first; number <= config.training.steps && !stop; ++number) {
@@ -240,6 +260,7 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
     end.costs = byte_costs(staged_model(run.options, run.lowered), run.lowered);
     timings.gather_into(*end.costs, trainer.mesh().pipeline());
   }
+  if (lost_row) std::rethrow_exception(lost_row);
   return end;
 }
 

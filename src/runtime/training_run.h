@@ -27,8 +27,9 @@ struct TrainingRun {
   std::vector<std::int64_t> predicted_peak_bytes;  // per rank
   int threads_per_rank = 1;
   int rollback = 0;                                   // checkpoints to go back before resuming
-  const std::atomic<bool>* stop = nullptr;            // set: finish the step, save, return
-  std::function<void(const StepMetrics&)> on_step;    // rank 0, after its row was written
+  const std::atomic<bool>* stop = nullptr;  // set: finish the step, save, return
+  // Rank 0, after every step; `logged`: a line is due, and its row was written.
+  std::function<void(const StepMetrics&, bool logged)> on_step;
   std::function<void(const std::string&)> on_note;    // rank 0: resumed from, saved, ...
   std::function<void(const std::string&)> on_sample;  // rank 0, at the end: of generate.prompt
 };

@@ -12,7 +12,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
-#include "support/event_files.h"
 #include "support/golden.h"
 #include "support/run_sluice.h"
 
@@ -107,29 +106,6 @@ class TrainOutput : public testing::Test {
 
   TemporaryFolder folder_;
 };
-
-// --- Event files -------------------------------------------------------------------------------
-
-TEST_F(TrainOutput, TensorBoardGetsEveryStepOnceAcrossAResume) {
-  ASSERT_EQ(train("--training.steps=5 --checkpoint.interval=4").code, 0);
-  // Step 5 is saved at the end; without it the run goes on from step 4.
-  std::filesystem::remove_all(folder_.path() + "/out/checkpoints/step-00000005");
-  folder_.write("out/checkpoints/LATEST", "step-00000004\n");
-  const Ran resumed = train();
-  ASSERT_EQ(resumed.code, 0) << resumed.err;
-  // Both hold the same steps and, but for the digits, the same values.
-  std::map<std::string, std::map<std::int64_t, float>> written;
-  const std::string rows = test::read_text(folder_.path() + "/out/metrics/metrics.jsonl");
-  for (const std::string_view line : split(rows, '\n')) {
-    if (line.empty()) continue;
-    const Json row = Json::parse(line);
-    for (const char* tag : {"loss", "grad_norm", "lr", "tps", "bubble", "validation_loss"})
-      if (row.contains(tag)) written[tag][row["step"]] = row[tag].get<float>();
-  }
-  EXPECT_EQ(written.at("loss").size(), 6u);
-  EXPECT_TRUE(written.at("validation_loss").contains(4));
-  EXPECT_EQ(test::read_event_folder(folder_.path() + "/out/metrics"), written);
-}
 
 // --- The terminal ------------------------------------------------------------------------------
 
@@ -276,7 +252,7 @@ TEST_F(TrainOutput, AFullDiskWhileSavingLosesNothing) {
 }
 
 TEST_F(TrainOutput, MetricsThatCannotGrowEndTheRun) {
-  const Ran full = train("--checkpoint.interval=0", "ulimit -f 1; ");
+  const Ran full = train("--checkpoint.folder=", "ulimit -f 1; ");
   expect_one_line(full, 75, {"out/metrics/", "File too large", "nothing saved before is lost"});
   // What was written is whole.
   for (const auto& [step, loss] : losses())

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "runtime/files/metrics_folder.h"
 #include "support/event_files.h"
@@ -74,7 +75,8 @@ TEST(MetricsFolder, AResumedRunTakesBackTheStepsItRepeats) {
   const TemporaryFolder scratch;
   RealFileSystem files;
   const auto run = [&](std::int64_t first, std::int64_t last, double loss) {
-    MetricsFolder folder(files, scratch.path(), first);
+    MetricsFolder folder(files, {scratch.path(), "one", first});
+    EXPECT_EQ(folder.folder(), scratch.path());
     for (std::int64_t step = first; step <= last; ++step) {
       StepMetrics metrics;
       metrics.step = step;
@@ -90,10 +92,52 @@ TEST(MetricsFolder, AResumedRunTakesBackTheStepsItRepeats) {
   EXPECT_EQ(shown.at("loss"),
             (std::map<std::int64_t, float>{{1, 1}, {2, 1}, {3, 1}, {4, 2}, {5, 2}, {6, 3}}));
   EXPECT_EQ(shown.at("validation_loss"), (std::map<std::int64_t, float>{{4, 9}}));
-  for (const char* tag : {"grad_norm", "lr", "tps", "bubble"})
+  for (const char* tag : {"grad_norm", "lr", "tps", "bubble", "memory_bytes"})
     EXPECT_EQ(shown.at(tag).size(), 6U) << tag;
   const std::string rows = read_text(scratch.path() + "/metrics.jsonl");
   EXPECT_EQ(std::count(rows.begin(), rows.end(), '\n'), 6);
+}
+
+TEST(MetricsFolder, EveryRunHasItsOwnFilesAndFindsThemAgain) {
+  const TemporaryFolder scratch;
+  RealFileSystem files;
+  const std::string base = scratch.path() + "/metrics", other = base + "/run-two";
+  const auto run = [&](const char* name, std::int64_t first, std::int64_t last) {
+    MetricsFolder folder(files, {base, name, first});
+    for (StepMetrics metrics; first <= last; ++first) {
+      metrics.step = first;
+      folder.append(metrics);
+    }
+    return folder.folder();
+  };
+  const auto num_rows = [](const std::string& folder) {
+    const std::string rows = read_text(folder + "/metrics.jsonl");
+    return std::count(rows.begin(), rows.end(), '\n');
+  };
+  EXPECT_EQ(run("one", 1, 40), base);
+  EXPECT_EQ(run("two", 1, 5), other);
+  EXPECT_EQ(run("one", 31, 35), base);
+  EXPECT_EQ(run("two", 4, 9), other);
+  EXPECT_EQ(num_rows(base), 35);
+  EXPECT_EQ(num_rows(other), 9);
+  EXPECT_EQ(read_event_folder(base).at("loss").size(), 35U);
+  EXPECT_EQ(read_event_folder(other).at("loss").size(), 9U);
+  // Also when what made it move away is gone.
+  std::filesystem::remove(base + "/metrics.jsonl");
+  EXPECT_EQ(run("two", 10, 12), other);
+  EXPECT_EQ(num_rows(other), 12);
+}
+
+TEST(MetricsFolder, RunsAtTheSameTimeDoNotMix) {
+  const TemporaryFolder scratch;
+  RealFileSystem files;
+  MetricsFolder one(files, {scratch.path(), "one", 1}), two(files, {scratch.path(), "two", 1});
+  EXPECT_EQ(one.folder(), scratch.path());
+  EXPECT_EQ(two.folder(), scratch.path() + "/run-two");
+  // The same run twice, as after copying its checkpoints: the second has no file left.
+  const MetricsFolder again(files, {scratch.path(), "one", 1});
+  EXPECT_EQ(again.folder(), scratch.path() + "/run-one");
+  EXPECT_THROW(MetricsFolder(files, {scratch.path(), "one", 1}), UserError);
 }
 
 }  // namespace

@@ -136,6 +136,7 @@ struct ClusterConfig {
 
 struct MetricsConfig {
   std::string folder = "metrics";  // "": none is written
+  std::int64_t log_freq = 1;       // steps from one row and line to the next
   bool progress = true;
   bool operator==(const MetricsConfig&) const = default;
 };

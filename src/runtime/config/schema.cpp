@@ -219,6 +219,9 @@ std::vector<ConfigKey> make_schema() {
 
       {SLUICE_KEY(metrics, folder), .aliases = {"metrics.save_tb_folder"},
        .help = "folder for metrics.jsonl and TensorBoard event files; empty: write none"},
+      {SLUICE_KEY(metrics, log_freq), .range = {1, kMaxSteps},
+       .help = "every how many steps a line is printed and a row is written; the first step, the "
+               "last and those with a validation always have theirs"},
       {SLUICE_KEY(metrics, progress), .help = "a progress bar, on a terminal only"},
 
       {SLUICE_KEY(debug, seed), .range = {0, 4294967295.0}, .aliases = {"training.seed"},

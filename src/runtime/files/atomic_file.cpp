@@ -1,6 +1,7 @@
 #include "runtime/files/atomic_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -75,7 +76,9 @@ bool is_temporary_name(std::string_view name) {
 AppendFile::AppendFile(FileSystem& files, const std::string& path, Existing existing)
     : files_(files), path_(path) {
   const int only_new = existing == Existing::must_be_new ? O_EXCL : 0;
-  fd_ = files_.open(path, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | only_new);
+  fd_ = files_.open(path, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOFOLLOW | only_new);
+  if (fd_ < 0 && errno == ELOOP)
+    throw user_error("{} is a symbolic link: remove it, or name another folder", path);
   if (fd_ < 0) throw file_error("open", path, errno);
   struct stat status {};
   if (::fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
@@ -86,6 +89,17 @@ AppendFile::AppendFile(FileSystem& files, const std::string& path, Existing exis
 }
 
 AppendFile::~AppendFile() { files_.close(fd_); }
+
+bool AppendFile::try_lock() {
+  if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return true;
+  if (errno == EWOULDBLOCK) return false;
+  throw file_error("lock", path_, errno);
+}
+
+void AppendFile::cut(std::uint64_t size) {
+  if (files_.ftruncate(fd_, static_cast<off_t>(size)) != 0) throw file_error("cut", path_, errno);
+  size_ = size;
+}
 
 void AppendFile::append(std::string_view bytes) {
   try {

@@ -50,14 +50,18 @@ bool is_temporary_name(std::string_view name);
 // what it held. (A killed process may still leave part of its last piece.)
 class AppendFile {
  public:
-  // must_be_new: a file of that name is an error (EEXIST) rather than continued.
+  // must_be_new: a file of that name is an error (EEXIST) rather than continued. A symbolic link is
+  // never followed.
   enum class Existing { append, must_be_new };
   AppendFile(FileSystem& files, const std::string& path, Existing existing);
   ~AppendFile();
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
+  // Keeps other processes' locks away until the file is closed; false where another holds it.
+  bool try_lock();
   void append(std::string_view bytes);
+  void cut(std::uint64_t size);  // to its first `size` bytes
 
  private:
   FileSystem& files_;

@@ -9,7 +9,7 @@
 //    "mesh": {"data": 1, "pipeline": 2, "tensor": 1, "sequence": 1},
 //    "schedule": "v-half",
 //    "config": "[model]\nshape = ...",                                  (the whole of it, as TOML)
-//    "state": {...},                                                   (the caller's)
+//    "state": {"run": "1a2b3c4d", "folder": "checkpoints"},            (the caller's; see run_id.h)
 //    "files": [
 //     {"name": "rank-00000.safetensors", "bytes": 4096, "sha256": "9a..."}, ...
 //    ],
@@ -45,7 +45,7 @@ struct CheckpointInfo {
   CheckpointMesh mesh;
   std::string schedule;      // its name, or the text of one read from a file
   std::string config;        // the resolved configuration, as TOML
-  std::string state = "{}";  // a JSON object of the caller's: random state, data position, ...
+  std::string state = "{}";  // a JSON object of the caller's: which run saved it
   bool operator==(const CheckpointInfo&) const = default;
 };
 

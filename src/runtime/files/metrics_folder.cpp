@@ -19,19 +19,29 @@ double wall_time() {
 
 }  // namespace
 
-MetricsFolder::MetricsFolder(FileSystem& files, const std::string& folder, std::int64_t first_step)
-    : log_(files, folder + "/metrics.jsonl", first_step),
-      events_(files, folder, host_name(), wall_time(), first_step) {}
+MetricsFolder::MetricsFolder(FileSystem& files, const MetricsFolderOptions& options) {
+  const auto claim = [&](const std::string& folder) {
+    folder_ = folder;
+    log_ = MetricsLog::claim(files, folder + "/metrics.jsonl", options.run, options.first_step);
+    return log_ != nullptr;
+  };
+  const std::string own = fmt::format("{}/run-{}", options.folder, options.run);
+  if ((is_there(own) || !claim(options.folder)) && !claim(own))
+    throw UserError(fmt::format("{}/metrics.jsonl is in use by another process, or holds rows of "
+                                "another run: name another metrics.folder",
+                                own),
+                    ExitCode::temporary);
+  events_.emplace(files, folder_, host_name(), wall_time(), options.first_step);
+}
 
 void MetricsFolder::append(const StepMetrics& metrics) {
-  log_.append(metrics);
-  std::vector<Scalar> scalars = {{"loss", metrics.loss},
-                                 {"grad_norm", metrics.grad_norm},
-                                 {"lr", metrics.lr},
-                                 {"tps", metrics.tps},
-                                 {"bubble", metrics.bubble}};
+  log_->append(metrics);
+  std::vector<Scalar> scalars = {
+      {"loss", metrics.loss},     {"grad_norm", metrics.grad_norm},
+      {"lr", metrics.lr},         {"tps", metrics.tps},
+      {"bubble", metrics.bubble}, {"memory_bytes", static_cast<double>(metrics.memory_bytes)}};
   if (metrics.validation_loss) scalars.push_back({"validation_loss", *metrics.validation_loss});
-  events_.append(wall_time(), metrics.step, scalars);
+  events_->append(metrics.time, metrics.step, scalars);
 }
 
 }  // namespace sluice

@@ -19,14 +19,15 @@ std::string json_list(const std::vector<std::int64_t>& values) {
   return fmt::format("[{}]", fmt::join(values, ","));
 }
 
-enum class Line { keep, drop };
+// What becomes of a line. What we cannot read is kept: it may be the user's.
+enum class Line { keep, drop, foreign };
 
-// What we cannot read stays, unless it is the unfinished last line: it may be the user's.
-Line judge(std::string_view line, std::int64_t first_step) {
-  if (line.empty() || line.back() != '\n') return Line::drop;
+Line judge(std::string_view line, const std::string& run, std::int64_t first_step) {
+  if (line.empty() || line.back() != '\n') return Line::drop;  // left unfinished by a killed run
   const auto json = nlohmann::json::parse(line, nullptr, false);
   if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer())
     return Line::keep;
+  if (!json.contains("run") || json["run"] != run) return Line::foreign;
   return json["step"].get<std::int64_t>() >= first_step ? Line::drop : Line::keep;
 }
 
@@ -52,41 +53,68 @@ void for_each_line(const InputFile& file, Each each) {
   if (!pending.empty()) each(std::string_view(pending));
 }
 
-void drop_lines(FileSystem& files, const std::string& path, std::int64_t first_step) {
-  const InputFile file(path);
-  bool any = false;
-  for_each_line(file,
-                [&](std::string_view line) { any = any || judge(line, first_step) == Line::drop; });
-  if (!any) return;
-  AtomicFile rewritten(files, path);
-  for_each_line(file, [&](std::string_view line) {
-    if (judge(line, first_step) == Line::keep) rewritten.write(line);
+// What a file that is continued consists of: its beginning, lines to drop, and what is kept after
+// the first of those.
+struct Found {
+  bool foreign = false;
+  std::uint64_t beginning_bytes = 0;
+  bool drops = false;
+  std::string rest;
+};
+
+Found look_into(const std::string& path, const std::string& run, std::int64_t first_step) {
+  Found found;
+  for_each_line(InputFile(path, Symlinks::refuse), [&](std::string_view line) {
+    switch (judge(line, run, first_step)) {
+      case Line::foreign: found.foreign = true; break;
+      case Line::drop: found.drops = true; break;
+      case Line::keep:
+        if (found.drops)
+          found.rest += line;
+        else
+          found.beginning_bytes += line.size();
+        break;
+    }
   });
-  rewritten.commit();
+  return found;
 }
 
 }  // namespace
 
-std::string metrics_line(const StepMetrics& metrics) {
+std::string metrics_line(const StepMetrics& metrics, const std::string& run) {
   std::string line = fmt::format(
-      R"({{"step":{},"loss":{},"grad_norm":{},"lr":{},"tokens":{},"step_time_s":{},"tps":{},)"
-      R"("bubble":{},"peak_stash_bytes":{},"predicted_peak_stash_bytes":{})",
-      metrics.step, json_number(metrics.loss), json_number(metrics.grad_norm),
-      json_number(metrics.lr), metrics.tokens, json_number(metrics.step_time_s),
-      json_number(metrics.tps), json_number(metrics.bubble), json_list(metrics.peak_stash_bytes),
+      R"({{"run":{},"step":{},"time":{:.3f},"loss":{},"grad_norm":{},"lr":{},"tokens":{},)"
+      R"("step_time_s":{},"tps":{},"bubble":{},"memory_bytes":{},"peak_stash_bytes":{},)"
+      R"("predicted_peak_stash_bytes":{})",
+      json_quote(run), metrics.step, metrics.time, json_number(metrics.loss),
+      json_number(metrics.grad_norm), json_number(metrics.lr), metrics.tokens,
+      json_number(metrics.step_time_s), json_number(metrics.tps), json_number(metrics.bubble),
+      metrics.memory_bytes, json_list(metrics.peak_stash_bytes),
       json_list(metrics.predicted_peak_stash_bytes));
   if (metrics.validation_loss)
     line += fmt::format(R"(,"validation_loss":{})", json_number(*metrics.validation_loss));
   return line + "}\n";
 }
 
-MetricsLog::MetricsLog(FileSystem& files, const std::string& path, std::int64_t first_step) {
+std::unique_ptr<MetricsLog> MetricsLog::claim(FileSystem& files, const std::string& path,
+                                              const std::string& run, std::int64_t first_step) {
   make_folders(files, parent_folder(path));
-  if (is_there(path)) drop_lines(files, path, first_step);
-  file_ = std::make_unique<AppendFile>(files, path, AppendFile::Existing::append);
+  auto file = std::make_unique<AppendFile>(files, path, AppendFile::Existing::append);
+  if (!file->try_lock()) return nullptr;
+  const Found found = look_into(path, run, first_step);
+  if (found.foreign) return nullptr;
+  // Cut in place: a new file of that name would not be the one that is locked.
+  if (found.drops) {
+    file->cut(found.beginning_bytes);
+    if (!found.rest.empty()) file->append(found.rest);
+  }
+  return std::unique_ptr<MetricsLog>(new MetricsLog(std::move(file), run));
 }
 
-void MetricsLog::append(const StepMetrics& metrics) { file_->append(metrics_line(metrics)); }
+MetricsLog::MetricsLog(std::unique_ptr<AppendFile> file, std::string run)
+    : file_(std::move(file)), run_(std::move(run)) {}
+
+void MetricsLog::append(const StepMetrics& metrics) { file_->append(metrics_line(metrics, run_)); }
 
 std::string step_line(const StepLine& line) {
   return fmt::format(

@@ -1,5 +1,5 @@
-// What a run says of each step, for machines and for people: metrics.jsonl, one JSON object per
-// line, and the step line of the terminal in torchtitan's form.
+// What a run reports of a step: a row of metrics.jsonl, which is one JSON object per line, and the
+// line of the terminal in torchtitan's form.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@ namespace sluice {
 
 struct StepMetrics {
   std::int64_t step = 0;
+  double time = 0;  // when the step ended, in seconds since 1970
   double loss = 0;
   double grad_norm = 0;
   double lr = 0;
@@ -21,27 +22,35 @@ struct StepMetrics {
   double step_time_s = 0;
   double tps = 0;
   double bubble = 0;                           // of the whole, 0 to 1
+  std::int64_t memory_bytes = 0;               // peak of rank 0's process, or of its GPU
+  double memory_share = 0;                     // of the machine's or the GPU's; not in the row
   std::vector<std::int64_t> peak_stash_bytes;  // per rank
   std::vector<std::int64_t> predicted_peak_stash_bytes;
   std::optional<double> validation_loss;  // only in rows of a validation
 };
 
-// One line, with its newline. Every number reads back as the same double; what JSON has no number
-// for (NaN, infinities) is null.
-std::string metrics_line(const StepMetrics& metrics);
+// One line, with its newline; `run` names the run. Every number but the time, which has
+// milliseconds, reads back as the same double; NaN and infinities, for which JSON has no number,
+// are null.
+std::string metrics_line(const StepMetrics& metrics, const std::string& run);
 
 class MetricsLog {
  public:
-  // Continues the file at `path`, or starts it, folder included. Rows of steps from `first_step`
-  // on, which this run is going to write, are dropped, as is a last line that a killed run left
-  // unfinished; the file is rewritten atomically, and only when there is something to drop.
-  MetricsLog(FileSystem& files, const std::string& path, std::int64_t first_step);
+  // Continues the file at `path`, or starts it, folder included, and locks it. Cuts the rows of
+  // steps from `first_step` on, which this run is going to write again, and a last line that a
+  // killed run left unfinished. Null, and nothing is changed, where the file is another run's: it
+  // holds a row of another run, or of none, or another process has locked it.
+  static std::unique_ptr<MetricsLog> claim(FileSystem& files, const std::string& path,
+                                           const std::string& run, std::int64_t first_step);
 
   // The line is in the file when it returns. UserError as in AppendFile.
   void append(const StepMetrics& metrics);
 
  private:
+  MetricsLog(std::unique_ptr<AppendFile> file, std::string run);
+
   std::unique_ptr<AppendFile> file_;
+  std::string run_;
 };
 
 struct StepLine {
