@@ -38,12 +38,15 @@ TEST(MetricsLog, LineHasTheContractsKeys) {
   metrics.lr = 3e-4;
   metrics.step_time_s = 0.25;
   metrics.tps = 16384;
+  metrics.tflops = 1.5;
   metrics.bubble = 0.125;
   EXPECT_EQ(metrics_line(metrics),
             R"({"step":1,"loss":4.5,"grad_norm":0.1,"lr":0.0003,"tokens":4096,"step_time_s":0.25,)"
-            R"("tps":16384,"bubble":0.125,"peak_stash_bytes":[10,20],)"
+            R"("tps":16384,"tflops":1.5,"mfu":null,"bubble":0.125,"peak_stash_bytes":[10,20],)"
             R"("predicted_peak_stash_bytes":[10,20]})"
             "\n");
+  metrics.mfu = 0.375;
+  EXPECT_NE(metrics_line(metrics).find(R"("tflops":1.5,"mfu":0.375,)"), std::string::npos);
   metrics.validation_loss = 4.25;
   EXPECT_TRUE(metrics_line(metrics).ends_with(",\"validation_loss\":4.25}\n"));
   metrics.loss = std::nan("");

@@ -25,11 +25,10 @@ MetricsFolder::MetricsFolder(FileSystem& files, const std::string& folder, std::
 
 void MetricsFolder::append(const StepMetrics& metrics) {
   log_.append(metrics);
-  std::vector<Scalar> scalars = {{"loss", metrics.loss},
-                                 {"grad_norm", metrics.grad_norm},
-                                 {"lr", metrics.lr},
-                                 {"tps", metrics.tps},
-                                 {"bubble", metrics.bubble}};
+  std::vector<Scalar> scalars = {{"loss", metrics.loss},     {"grad_norm", metrics.grad_norm},
+                                 {"lr", metrics.lr},         {"tps", metrics.tps},
+                                 {"tflops", metrics.tflops}, {"bubble", metrics.bubble}};
+  if (metrics.mfu) scalars.push_back({"mfu", *metrics.mfu});
   if (metrics.validation_loss) scalars.push_back({"validation_loss", *metrics.validation_loss});
   events_.append(wall_time(), metrics.step, scalars);
 }

@@ -70,11 +70,12 @@ void drop_lines(FileSystem& files, const std::string& path, std::int64_t first_s
 std::string metrics_line(const StepMetrics& metrics) {
   std::string line = fmt::format(
       R"({{"step":{},"loss":{},"grad_norm":{},"lr":{},"tokens":{},"step_time_s":{},"tps":{},)"
-      R"("bubble":{},"peak_stash_bytes":{},"predicted_peak_stash_bytes":{})",
+      R"("tflops":{},"mfu":{},"bubble":{},"peak_stash_bytes":{},"predicted_peak_stash_bytes":{})",
       metrics.step, json_number(metrics.loss), json_number(metrics.grad_norm),
       json_number(metrics.lr), metrics.tokens, json_number(metrics.step_time_s),
-      json_number(metrics.tps), json_number(metrics.bubble), json_list(metrics.peak_stash_bytes),
-      json_list(metrics.predicted_peak_stash_bytes));
+      json_number(metrics.tps), json_number(metrics.tflops),
+      metrics.mfu ? json_number(*metrics.mfu) : "null", json_number(metrics.bubble),
+      json_list(metrics.peak_stash_bytes), json_list(metrics.predicted_peak_stash_bytes));
   if (metrics.validation_loss)
     line += fmt::format(R"(,"validation_loss":{})", json_number(*metrics.validation_loss));
   return line + "}\n";

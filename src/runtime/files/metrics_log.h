@@ -20,6 +20,8 @@ struct StepMetrics {
   std::int64_t tokens = 0;
   double step_time_s = 0;
   double tps = 0;
+  double tflops = 0;                           // per rank, as cost/flops.h counts
+  std::optional<double> mfu;                   // 0 to 1; nothing where the peak is unknown
   double bubble = 0;                           // of the whole, 0 to 1
   std::vector<std::int64_t> peak_stash_bytes;  // per rank
   std::vector<std::int64_t> predicted_peak_stash_bytes;
