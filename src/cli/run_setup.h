@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "runtime/options.h"
 #include "sim/simulate.h"
@@ -14,7 +15,8 @@ struct RunSetup {
   Config config;      // resolved
   Schedule schedule;  // lowered and proved
   TrainerOptions options;
-  Simulation memory;  // bytes as they will be; times mean nothing
+  Simulation memory;               // bytes as they will be; times mean nothing
+  std::vector<std::string> notes;  // what the configuration states and the run changes
 };
 
 // Throws UserError for values that do not fit together and for an invalid schedule.

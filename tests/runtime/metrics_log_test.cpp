@@ -147,6 +147,8 @@ TEST(StepLine, IsTorchtitansWithBubble) {
             "tflops: 1,234,567.89  mfu: N/A  bubble: 12.50%");
   line.tps = 999;
   EXPECT_NE(step_line(line).find("tps: 999  "), std::string::npos);
+  line.tflops = 0.00439;
+  EXPECT_NE(step_line(line).find("tflops: 0.0044  "), std::string::npos);
   line.tps = 123456;
   EXPECT_NE(step_line(line).find("tps: 123,456  "), std::string::npos);
 }

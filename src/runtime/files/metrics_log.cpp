@@ -94,7 +94,9 @@ std::string step_line(const StepLine& line) {
       "step: {:2}  loss: {:8.5f}  grad_norm: {:7.4f}  memory: {:5.2f}GiB({:.2f}%)  tps: {}  "
       "tflops: {}  mfu: {}  bubble: {:.2f}%",
       line.step, line.loss, line.grad_norm, line.memory_gib, line.memory_percent,
-      with_commas(fmt::format("{:.0f}", line.tps)), with_commas(fmt::format("{:.2f}", line.tflops)),
+      with_commas(fmt::format("{:.0f}", line.tps)),
+      // A CPU has less than one.
+      with_commas(fmt::format("{:.{}f}", line.tflops, line.tflops < 1 ? 4 : 2)),
       line.mfu_percent ? fmt::format("{:.2f}%", *line.mfu_percent) : "N/A", line.bubble_percent);
 }
 
