@@ -158,7 +158,8 @@ double smaller_fused_peak(const RunSetup& setup) {
 
 std::vector<std::string> remarks(const RunSetup& setup, const std::vector<RankMemory>& ranks,
                                  const std::vector<std::string>& resume) {
-  std::vector<std::string> out = resume;
+  std::vector<std::string> out = setup.notes;
+  out.insert(out.end(), resume.begin(), resume.end());
   if (const double fused = smaller_fused_peak(setup); fused > 0)
     out.push_back(fmt::format(
         "recompute.level is {}: what I computes again stays until its W, so the split backward of "
@@ -201,7 +202,7 @@ BesideWeights beside_weights(const TrainerOptions& options, const Schedule& sche
 }
 
 std::vector<RankMemory> memory_by_rank(const RunSetup& setup) {
-  const auto& [config, schedule, options, predicted] = setup;
+  const auto& [config, schedule, options, predicted, notes] = setup;
   const StagedModel model = staged_model(options, schedule);
   std::vector<std::int64_t> slice_bytes;
   for (int slice = 0; slice < schedule.num_slices; ++slice)

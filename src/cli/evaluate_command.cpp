@@ -1,5 +1,5 @@
-// sluice evaluate CHECKPOINT --tokens FILE: the loss of its model on them, comparable with that of
-// any other program.
+// sluice evaluate CHECKPOINT --tokens FILE: the model's loss on these tokens, comparable with the
+// loss that other programs compute.
 #include <cmath>
 #include <filesystem>
 
@@ -32,32 +32,37 @@ std::unique_ptr<TokenSource> open_tokens(const std::string& path, std::int64_t v
   return read_token_lines(path, vocab_size);
 }
 
-// Nine digits tell every float from its neighbours; null and - are a document's first token, and
-// what is no number.
-std::string loss_text(double loss, const char* none) {
-  return std::isfinite(loss) ? fmt::format("{:.9g}", loss) : none;
+// Nine digits tell every float from its neighbours. A loss that is not finite is nan or inf.
+std::string loss_text(double loss) {
+  return std::isnan(loss) ? "nan" : fmt::format("{:.9g}", loss);  // without its sign
+}
+
+// JSON has no number for nan and inf.
+std::string json_loss(double loss) {
+  return std::isfinite(loss) ? loss_text(loss) : '"' + loss_text(loss) + '"';
 }
 
 std::string json(const Evaluation& result, bool per_token) {
   std::string list;
   if (per_token) {
     std::vector<std::string> losses;
-    for (const double loss : result.per_token)
-      losses.push_back(loss_text(loss, "null"));
+    for (const std::optional<double>& loss : result.per_token)
+      losses.push_back(loss ? json_loss(*loss) : "null");
     list = fmt::format(",\n  \"per_token\": [{}]", join(losses, ", "));
   }
-  return fmt::format("{{\n  \"loss\": {},\n  \"tokens\": {},\n  \"sequence_length\": {}{}\n}}\n",
-                     loss_text(result.loss, "null"), result.tokens, result.sequence_length, list);
+  return fmt::format(
+      "{{\n  \"loss\": {},\n  \"tokens\": {},\n  \"non_finite\": {},\n  \"sequence_length\": "
+      "{}{}\n}}\n",
+      json_loss(result.loss), result.tokens, result.non_finite, result.sequence_length, list);
 }
 
 std::string text(const Evaluation& result, bool per_token) {
-  std::string out =
-      fmt::format("loss {} nats per token over {} tokens, in sequences of at most {}\n",
-                  loss_text(result.loss, "(not a number)"),
-                  with_commas(std::to_string(result.tokens)), result.sequence_length);
+  std::string out = fmt::format(
+      "loss {} nats per token over {} tokens, in sequences of at most {}\n", loss_text(result.loss),
+      with_commas(std::to_string(result.tokens)), result.sequence_length);
   if (per_token)
-    for (const double loss : result.per_token)
-      out += loss_text(loss, "-") + "\n";
+    for (const std::optional<double>& loss : result.per_token)
+      out += (loss ? loss_text(*loss) : "-") + "\n";
   return out;
 }
 
@@ -79,16 +84,24 @@ void run(const Flags& flags, at::Device device) {
   if (logits) logits->commit();
   if (result.tokens == 0)
     throw UserError(
-        fmt::format("{} has no token with another before it: nothing to predict", flags.tokens),
+        fmt::format("{}: every document has a single token, so there is nothing to predict",
+                    flags.tokens),
         ExitCode::bad_data);
   flags.output.write(as_json ? json(result, flags.per_token) : text(result, flags.per_token));
+  if (result.non_finite > 0)
+    throw UserError(
+        fmt::format("{} of {} tokens have a loss that is not finite (nan or inf): the model has "
+                    "diverged, or its activations overflow; evaluate an earlier checkpoint",
+                    result.non_finite, result.tokens),
+        ExitCode::diverged);
 }
 
 }  // namespace
 
 void add_evaluate(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand("evaluate", "a checkpoint's loss on given tokens");
+  CLI::App* command =
+      app.add_subcommand("evaluate", "compute a checkpoint's loss on a file of tokens");
   command
       ->add_option("checkpoint", flags->checkpoint,
                    "a checkpoint's folder, or the one above it: the latest there")
@@ -99,12 +112,12 @@ void add_evaluate(CLI::App& app) {
       ->type_name("FILE")
       ->required();
   add_int(*command, "--sequence-length", flags->sequence_length, 1, 1 << 24,
-          "longer documents are cut (default: the run's training.sequence_length)");
+          "cut longer documents into parts of this length (default: as trained)");
   command->add_flag("--per-token", flags->per_token,
-                    "also the loss of every token; none for the first of a document");
+                    "also print the loss of each token; the first of a document has none");
   command
       ->add_option("--logits", flags->logits,
-                   "write the logits behind every token: a safetensors file")
+                   "write the logits that follow each token to a safetensors file")
       ->type_name("FILE");
   flags->device.add(*command);
   flags->output.add(*command, "text (default), json");

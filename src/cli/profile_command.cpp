@@ -54,7 +54,7 @@ std::string summary(const Schedule& schedule, const Costs& costs) {
 ExitCode run(const Flags& flags) {
   const LoadedConfig loaded = load_run_config(flags.file, flags.command->remaining());
   const RunSetup setup = set_up_run(loaded);
-  const auto& [config, schedule, options, memory] = setup;
+  const auto& [config, schedule, options, memory, notes] = setup;
   const RankDevices devices(config.cluster, own_gpu(config.comm));
   return run_ranks(
       config.comm, mesh_of(options, schedule).size(), report_error, [&](Communicator& world) {

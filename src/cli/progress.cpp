@@ -18,16 +18,6 @@ namespace {
 
 constexpr int kBoxes = 24, kMinBoxes = 8;
 
-// Multiplications and additions of a training step per token: 6 per weight outside the embedding,
-// and attention over the whole sequence.
-double flops_per_token(const ModelShape& s, std::int64_t length) {
-  const double block = static_cast<double>(s.dim * s.qkv_dim() + s.dim * s.dim +
-                                           s.dim * s.up_dim() + s.ffn_dim * s.dim);
-  const double weights =
-      static_cast<double>(s.layers) * block + static_cast<double>(s.vocab_size * s.dim);
-  return 6 * weights + 12 * static_cast<double>(s.layers * s.dim * length);
-}
-
 bool can_rewrite_lines() {
   const char* term = std::getenv("TERM");
   return isatty(STDERR_FILENO) == 1 && term != nullptr && std::string_view(term) != "dumb";
@@ -48,10 +38,8 @@ std::string clock_text(double seconds) {
 
 }  // namespace
 
-Progress::Progress(const Config& config, const ModelShape& shape)
-    : config_(config),
-      flops_per_token_(flops_per_token(shape, config.training.sequence_length)),
-      has_bar_(config.metrics.progress && can_rewrite_lines()) {}
+Progress::Progress(const Config& config)
+    : config_(config), has_bar_(config.metrics.progress && can_rewrite_lines()) {}
 
 Progress::~Progress() { erase_bar(); }
 
@@ -81,7 +69,8 @@ void Progress::print_line(const StepMetrics& metrics) const {
   line.memory_gib = static_cast<double>(metrics.memory_bytes) / (1 << 30);
   line.memory_percent = 100 * metrics.memory_share;
   line.tps = metrics.tps;
-  line.tflops = metrics.tps * flops_per_token_ / 1e12;
+  line.tflops = metrics.tflops;
+  if (metrics.mfu) line.mfu_percent = 100 * *metrics.mfu;
   line.bubble_percent = 100 * metrics.bubble;
   std::string text = step_line(line);
   if (metrics.validation_loss)

@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 
-#include "cost/model_shape.h"
 #include "runtime/config/config.h"
 #include "runtime/files/metrics_log.h"
 
@@ -16,8 +15,8 @@ namespace sluice::cli {
 class Progress {
  public:
   // The bar is drawn where metrics.progress asks for it and standard error is a terminal that can
-  // rewrite a line. REQUIRES: both outlive it.
-  Progress(const Config& config, const ModelShape& shape);
+  // rewrite a line. REQUIRES: the configuration outlives it.
+  explicit Progress(const Config& config);
   ~Progress();  // takes the bar away
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -38,7 +37,6 @@ class Progress {
   void draw_bar();
 
   const Config& config_;
-  const double flops_per_token_;
   const bool has_bar_;
   std::optional<Bar> bar_;                         // none before the first step and after the last
   std::int64_t num_done_ = 0;                      // steps of this run

@@ -58,6 +58,7 @@ RunSetup set_up_run(const LoadedConfig& loaded) {
     throw UserError(join(problems, "; "));
   RunSetup setup;
   setup.config = resolve_config(loaded.values);
+  setup.notes = config_notes(loaded.values);
   setup.schedule = make_schedule(setup.config);
   LayersPerStage& layers = setup.config.parallelism.layers_per_stage;
   if (layers.rule == "auto") {

@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "runtime/options.h"
 #include "sim/simulate.h"
@@ -14,7 +15,8 @@ struct RunSetup {
   Config config;      // resolved
   Schedule schedule;  // lowered and proved
   TrainerOptions options;
-  Simulation memory;  // bytes as they will be; times mean nothing
+  Simulation memory;               // bytes as they will be; times mean nothing
+  std::vector<std::string> notes;  // what the configuration states and the run changes
 };
 
 // The configuration file, the flags and, where the run would load a checkpoint, the model of that.

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "cli/banner.h"
 #include "cli/commands.h"
 #include "cli/dry_run.h"
 #include "cli/output.h"
@@ -66,7 +67,7 @@ ExitCode run(const Flags& flags) {
   const Format format = dry_run_format(flags);
   if (flags.rollback < 0) throw user_error("--rollback is {}: needs 1 or more", flags.rollback);
   const RunSetup setup = set_up_run(loaded);
-  const auto& [config, schedule, options, predicted] = setup;
+  const auto& [config, schedule, options, predicted, notes] = setup;
   const Datasets data = open_datasets(config);
   if (!flags.trace.empty()) check_trace(flags.trace);
   if (flags.dry_run) {
@@ -96,7 +97,7 @@ ExitCode run(const Flags& flags) {
   }
   training_run.stop = &stop_on_signals(prints_for_all());
   training_run.rollback = flags.rollback;
-  Progress progress(config, options.shape);
+  Progress progress(config);
   training_run.on_step = [&](const StepMetrics& metrics, bool logged) {
     progress.step(metrics, logged);
   };
@@ -109,11 +110,12 @@ ExitCode run(const Flags& flags) {
     const auto stream = devices.take(world.rank());
     TrainingRun mine = training_run;
     mine.threads_per_rank = threads_per_rank(world);
-    if (world.rank() == 0)
-      progress.note(fmt::format("{} on {} ranks of {} threads each, {} training samples{}",
-                                schedule.name, world.size(), mine.threads_per_rank,
-                                data.training.num_samples(),
-                                options.kind.on_gpu() ? ", on " + devices.text() : ""));
+    if (world.rank() == 0) {
+      for (const std::string& line : banner(setup, data, mine.threads_per_rank, devices.text()))
+        progress.note(line);
+      for (const std::string& line : notes)
+        progress.note(line);
+    }
     RunEnd end = run_training(mine, world);
     if (end.stopped) stopped = true;
     if (!end.gpu_memory.empty()) progress.note("GPU memory at its peak: " + end.gpu_memory);

@@ -2,6 +2,8 @@
 
 #include <numeric>
 
+#include "cost/flops.h"
+
 namespace sluice {
 
 StageLayers StagedModel::layers_of(int stage) const {
@@ -101,24 +103,22 @@ Costs byte_costs(const StagedModel& model, const Schedule& schedule) {
 }
 
 double block_work(const ModelShape& s, RecomputeLevel level, std::int64_t length) {
-  const auto qkv = static_cast<double>(s.dim * s.qkv_dim());
-  const auto out = static_cast<double>(s.dim * s.dim);
-  const auto up = static_cast<double>(s.dim * s.up_dim());
-  const auto down = static_cast<double>(s.ffn_dim * s.dim);
-  // Two products over the pairs of positions, of which a decoder needs half; the backward has five.
-  const auto attention = (s.encoder() ? 4 : 2) * static_cast<double>(s.dim * length);
-  double work = 3 * 2 * (qkv + out + up + down) + 3.5 * attention;
-  if (level >= RecomputeLevel::mlp) work += 2 * up;
+  const LayerFlops forward = layer_flops(s, static_cast<double>(length));
+  // Attention's forward pass has two matmuls; its backward pass has five, since it computes the
+  // scores again.
+  double work = 3 * forward.matmuls() + 3.5 * forward.attention;
+  if (level >= RecomputeLevel::mlp) work += forward.up;
   if (level >= RecomputeLevel::all_but_attention)
-    work += 2 * (qkv + out + (s.encoder() ? down : 0));  // an encoder's last norm is after it
-  if (level >= RecomputeLevel::full) work += attention;
+    // An encoder's last norm comes after the down projection.
+    work += forward.qkv + forward.out + (s.encoder() ? forward.down : 0);
+  if (level >= RecomputeLevel::full) work += forward.attention;
   return work;
 }
 
 double head_work(const ModelShape& s) {
   // F: logits and the gradient of the input; W: the logits again, and the gradient of the weight.
-  const double output = 4 * 2 * static_cast<double>(s.dim * s.vocab_size);
-  return output + (s.encoder() ? 3 * 2 * static_cast<double>(s.dim * s.dim) : 0);
+  const HeadFlops forward = head_flops(s);
+  return 4 * forward.logits + 3 * forward.dense;
 }
 
 }  // namespace sluice

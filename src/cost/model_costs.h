@@ -55,8 +55,9 @@ std::int64_t boundary_bytes(const StagedModel& model, std::int64_t tokens);
 // memory; messages are free.
 Costs byte_costs(const StagedModel& model, const Schedule& schedule);
 
-// Multiplications and additions that a step executes per token, forward and backward with what is
-// computed again: attention over a sequence of `length` tokens, the head's logits twice.
+// FLOPs that a step executes per token, forward and backward, on top of cost/flops.h: with all that
+// is computed again, be it by recomputation, by attention's backward pass or by the head, which
+// computes its logits twice. The planner balances stages by it. `length` is that of a sequence.
 double block_work(const ModelShape& shape, RecomputeLevel level, std::int64_t length);
 double head_work(const ModelShape& shape);
 

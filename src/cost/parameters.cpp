@@ -87,4 +87,11 @@ std::vector<ParameterShape> stage_parameters(const ModelShape& s, const StageLay
   return list.take();
 }
 
+std::int64_t num_parameters(const ModelShape& shape) {
+  std::int64_t count = 0;
+  for (const ParameterShape& parameter : stage_parameters(shape, {0, shape.layers, true, true}))
+    if (!shape.tied_embeddings || parameter.name != "head.weight") count += parameter.count();
+  return count;
+}
+
 }  // namespace sluice

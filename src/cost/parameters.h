@@ -50,5 +50,7 @@ struct StageLayers {
   bool head = false;
 };
 std::vector<ParameterShape> stage_parameters(const ModelShape& shape, const StageLayers& layers);
+// Of the whole model; a weight that head and embedding share counts once.
+std::int64_t num_parameters(const ModelShape& shape);
 
 }  // namespace sluice

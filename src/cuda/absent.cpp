@@ -15,6 +15,7 @@ std::string why_not() {
   return "this build has no CUDA: it takes nvcc and a torch with CUDA; build again where both are";
 }
 int num_devices() { return 0; }
+std::string device_name(int) { absent(); }
 
 struct Moment::State {};
 Moment::Moment() { absent(); }

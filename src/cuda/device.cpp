@@ -49,6 +49,10 @@ std::string why_not() {
   return count > 0 ? "" : "this machine has no GPU";
 }
 
+std::string device_name(int device) {
+  return at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(device))->name;
+}
+
 int num_devices() { return why_not().empty() ? static_cast<int>(c10::cuda::device_count()) : 0; }
 
 struct Moment::State {

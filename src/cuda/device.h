@@ -15,6 +15,7 @@ namespace sluice::cuda {
 // Why this program cannot compute on a GPU here; empty where it can.
 std::string why_not();
 int num_devices();
+std::string device_name(int device);  // "NVIDIA H200"
 
 // A point in the work of a stream. Moments of one process can be compared, whatever their streams.
 class Moment {

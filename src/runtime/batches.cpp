@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+
 namespace sluice {
 namespace {
 
@@ -14,25 +16,42 @@ void fill(Microbatch& batch, std::int64_t row, const Sample& sample) {
   batch.documents.starts.emplace_back(sample.segment_starts.begin(), sample.segment_starts.end());
 }
 
+void count(const Sample& sample, GlobalBatch& batch) {
+  batch.num_targets += sample.num_targets();
+  const auto& starts = sample.segment_starts;
+  for (std::size_t d = 0; d < starts.size(); ++d) {
+    const double end =
+        d + 1 < starts.size() ? starts[d + 1] : static_cast<double>(sample.tokens.size());
+    batch.squared_lengths += (end - starts[d]) * (end - starts[d]);
+  }
+}
+
 }  // namespace
 
-GlobalBatch load_batch(const Dataset& data, std::int64_t first_sample, std::int64_t num_sequences,
-                       int num_microbatches, const DataShare& share) {
+GlobalBatch load_batch(const Dataset& data, const BatchRange& range, int num_microbatches,
+                       const DataShare& share) {
+  SLUICE_CHECK(range.first < range.end, "samples {} to {}", range.first, range.end);
   GlobalBatch out;
-  const std::int64_t sequences = num_sequences / share.count;
-  const std::int64_t first = first_sample + share.index * sequences;
+  const std::int64_t sequences = range.sequences / share.count;
+  const std::int64_t first = range.first + share.index * sequences;
   const std::int64_t rows = sequences / num_microbatches;
   for (int m = 0; m < num_microbatches; ++m) {
     Microbatch batch;
     for (std::int64_t row = 0; row < rows; ++row) {
-      const Sample sample = data.sample(first + m * rows + row);
+      const std::int64_t number = first + m * rows + row;
+      // The last sample stands in for those that are missing: padding meets no numbers that the
+      // samples do not meet themselves.
+      Sample sample = data.sample(std::min(number, range.end - 1));
+      if (number < range.end)
+        count(sample, out);
+      else
+        std::fill(sample.targets.begin(), sample.targets.end(), kNoTarget);
       if (row == 0) {
         const auto length = static_cast<std::int64_t>(sample.tokens.size());
         batch.tokens = at::empty({rows, length}, at::kLong);
         batch.targets = at::empty({rows, length}, at::kLong);
       }
       fill(batch, row, sample);
-      out.num_targets += sample.num_targets();
     }
     // One document each: the whole microbatch can be worked on at once.
     const auto& starts = batch.documents.starts;
@@ -41,8 +60,8 @@ GlobalBatch load_batch(const Dataset& data, std::int64_t first_sample, std::int6
     out.microbatches.push_back(std::move(batch));
   }
   // Every rank sees all of the data, so nobody has to be asked for the rest.
-  for (std::int64_t n = first_sample; n < first_sample + num_sequences; ++n)
-    if (n < first || n >= first + sequences) out.num_targets += data.sample(n).num_targets();
+  for (std::int64_t n = range.first; n < std::min(range.first + range.sequences, range.end); ++n)
+    if (n < first || n >= first + sequences) count(data.sample(n), out);
   return out;
 }
 

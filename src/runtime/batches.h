@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "data/dataset.h"
@@ -11,7 +12,17 @@ namespace sluice {
 
 struct GlobalBatch {
   std::vector<Microbatch> microbatches;
-  std::int64_t num_targets = 0;  // tokens with a loss, over all data ranks; may be 0
+  // Over all data ranks:
+  std::int64_t num_targets = 0;  // tokens with a loss; may be 0
+  double squared_lengths = 0;    // of all documents, added up: attention's work grows with it
+};
+
+// Which samples of a dataset a batch holds: `sequences` of them, over all data ranks. A sequence in
+// the place of sample `end` or of a later one is padding: an earlier sample again, without targets.
+struct BatchRange {
+  std::int64_t first = 0;
+  std::int64_t sequences = 0;
+  std::int64_t end = std::numeric_limits<std::int64_t>::max();
 };
 
 // One of the pipelines that share a global batch: the first takes its first sequences, and so on.
@@ -20,9 +31,9 @@ struct DataShare {
   int count = 1;
 };
 
-// The share's part of the samples [first_sample, first_sample + num_sequences), dealt in order.
-// REQUIRES: num_sequences is a multiple of the number of microbatches of all shares.
-GlobalBatch load_batch(const Dataset& data, std::int64_t first_sample, std::int64_t num_sequences,
-                       int num_microbatches, const DataShare& share = {});
+// The share's part of the samples in the range, dealt in order. REQUIRES: first < end, and the
+// sequences are a multiple of the number of microbatches of all shares.
+GlobalBatch load_batch(const Dataset& data, const BatchRange& range, int num_microbatches,
+                       const DataShare& share = {});
 
 }  // namespace sluice

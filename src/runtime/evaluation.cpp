@@ -1,7 +1,7 @@
 #include "runtime/evaluation.h"
 
 #include <algorithm>
-#include <limits>
+#include <cmath>
 
 #include "base/error.h"
 
@@ -20,9 +20,8 @@ void check_tokens(std::span<const std::int32_t> tokens, std::int64_t first, cons
                     ExitCode::bad_data);
 }
 
-// Losses of targets[i] by row i of the logits; the last row may have no target.
-void add_losses(const at::Tensor& logits, std::span<const std::int32_t> targets,
-                std::vector<double>& losses) {
+// Adds the losses: row i of the logits predicts targets[i]. The last row may have no target.
+void add_losses(const at::Tensor& logits, std::span<const std::int32_t> targets, Evaluation& out) {
   const auto count = std::min(logits.size(0), static_cast<std::int64_t>(targets.size()));
   if (count == 0) return;
   const at::Tensor rows = logits.slice(0, 0, count);
@@ -33,13 +32,19 @@ void add_losses(const at::Tensor& logits, std::span<const std::int32_t> targets,
           .to(at::kDouble)
           .cpu()
           .contiguous();
-  losses.insert(losses.end(), lost.const_data_ptr<double>(), lost.const_data_ptr<double>() + count);
+  for (const double loss :
+       std::span(lost.const_data_ptr<double>(), static_cast<std::size_t>(count))) {
+    out.per_token.emplace_back(loss);
+    out.loss += loss;  // the sum, until all are in
+    out.non_finite += std::isfinite(loss) ? 0 : 1;
+  }
+  out.tokens += count;
 }
 
 std::int64_t length_of(const EvaluationOptions& options, const Config& config) {
   const std::int64_t most = config.model.positions;
   if (options.sequence_length > most)
-    throw user_error("--sequence-length is {}: model.positions is {}, and it can take no more",
+    throw user_error("--sequence-length is {}: the model takes at most {} tokens (model.positions)",
                      options.sequence_length, most);
   return options.sequence_length ? options.sequence_length
                                  : std::int64_t{config.training.sequence_length};
@@ -55,7 +60,7 @@ Evaluation evaluate(LoadedModel& model, const TokenSource& source,
   std::vector<std::int32_t> tokens;
   for (std::size_t d = 0; d + 1 < starts.size(); ++d) {
     const std::int64_t end = starts[d + 1];
-    if (starts[d] < end) out.per_token.push_back(std::numeric_limits<double>::quiet_NaN());
+    if (starts[d] < end) out.per_token.emplace_back(std::nullopt);
     for (std::int64_t begin = starts[d]; begin < end; begin += out.sequence_length) {
       const std::int64_t length = std::min(out.sequence_length, end - begin);
       tokens.resize(static_cast<std::size_t>(std::min(length + 1, end - begin)));
@@ -65,8 +70,7 @@ Evaluation evaluate(LoadedModel& model, const TokenSource& source,
       model.decoder->feed_each(
           std::span(tokens).first(static_cast<std::size_t>(length)),
           [&](std::int64_t first, const at::Tensor& logits) {
-            add_losses(logits, std::span(tokens).subspan(static_cast<std::size_t>(first) + 1),
-                       out.per_token);
+            add_losses(logits, std::span(tokens).subspan(static_cast<std::size_t>(first) + 1), out);
             if (!options.on_logits) return;
             const at::Tensor read = logits.cpu();
             options.on_logits(
@@ -74,11 +78,6 @@ Evaluation evaluate(LoadedModel& model, const TokenSource& source,
           });
     }
   }
-  for (const double loss : out.per_token)
-    if (loss == loss) {
-      out.loss += loss;
-      ++out.tokens;
-    }
   out.loss /= static_cast<double>(std::max<std::int64_t>(out.tokens, 1));
   return out;
 }

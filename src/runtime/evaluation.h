@@ -1,9 +1,9 @@
-// What a checkpoint's model makes of given tokens: its loss on each, with the training model's own
-// forward.
+// The loss of a checkpoint's model on given tokens, by the same forward pass that training uses.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -13,21 +13,24 @@
 namespace sluice {
 
 struct EvaluationOptions {
-  std::int64_t sequence_length = 0;  // 0: that of the run that saved it
-  // Called with the logits behind every token, in order, a few at a time: (n, vocab), row by row.
+  std::int64_t sequence_length = 0;  // 0: the length that the checkpoint was trained with
+  // Called with the logits that follow each token, in order, a few rows at a time: (n, vocab).
   std::function<void(std::span<const float>)> on_logits;
 };
 
 struct Evaluation {
-  double loss = 0;          // nats, the mean over `tokens`
-  std::int64_t tokens = 0;  // that had something before them
+  // Nats, the mean over `tokens`. One loss that is not finite makes the mean not finite.
+  double loss = 0;
+  std::int64_t tokens = 0;      // predicted ones: all but the first of each document
+  std::int64_t non_finite = 0;  // of these, how many have a loss of NaN or infinity
   std::int64_t sequence_length = 0;
-  std::vector<double> per_token;  // of every token; NaN for the first of each document
+  std::vector<std::optional<double>> per_token;  // nothing for the first token of a document
 };
 
-// Every document is a sequence; a longer one is cut, and each part begins without a past. The first
-// token of a further part is still predicted, by the last of the one before. Throws UserError:
-// usage for a length that the model cannot take, bad_data for a token beyond the vocabulary.
+// Each document is a sequence. A longer one is cut into parts, and attention does not cross a cut.
+// The first token of a later part is predicted by the last token of the part before. Throws
+// UserError: usage for a length that the model cannot take, bad_data for a token beyond the
+// vocabulary.
 Evaluation evaluate(LoadedModel& model, const TokenSource& source,
                     const EvaluationOptions& options = {});
 

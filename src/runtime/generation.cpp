@@ -14,8 +14,9 @@ std::int32_t draw_token(std::span<const float> logits, const SamplingOptions& op
   for (const float logit : logits)
     if (!std::isfinite(logit))
       throw UserError(
-          "the model's output is no number: its weights have diverged; take an earlier checkpoint",
-          ExitCode::bad_data);
+          "the model's logits are not finite (nan or inf): the model has diverged; generate from "
+          "an earlier checkpoint",
+          ExitCode::diverged);
   const auto likeliest = std::max_element(logits.begin(), logits.end());
   if (options.temperature == 0) return static_cast<std::int32_t>(likeliest - logits.begin());
   std::vector<std::int32_t> tokens(logits.size());

@@ -22,7 +22,7 @@ struct SamplingOptions {
 };
 
 // A token drawn by its logits. Of equally likely ones the first is the likelier. Throws UserError
-// bad_data where a logit is no number.
+// diverged where a logit is not finite.
 std::int32_t draw_token(std::span<const float> logits, const SamplingOptions& options,
                         RandomStream& random);
 

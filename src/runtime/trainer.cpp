@@ -145,9 +145,9 @@ bool Trainer::holds(int stage, const std::string& name) {
   return false;
 }
 
-GlobalBatch Trainer::load(const Dataset& data, std::int64_t batch_number) const {
-  return load_batch(data, batch_number * options_.global_batch_size, options_.global_batch_size,
-                    schedule_.num_microbatches, {mesh_.place().data, mesh_.shape().data()});
+GlobalBatch Trainer::load(const Dataset& data, const BatchRange& range) const {
+  return load_batch(data, range, schedule_.num_microbatches,
+                    {mesh_.place().data, mesh_.shape().data()});
 }
 
 void Trainer::begin(GlobalBatch batch, double scale) {
@@ -195,12 +195,15 @@ double Trainer::local_loss() const {
   return loss;
 }
 
-double Trainer::evaluate(const Dataset& held_out, std::int64_t num_batches) {
+double Trainer::evaluate(const Dataset& held_out, std::int64_t num_samples) {
   SLUICE_CHECK(!open_, "step {} is open", open_->result.number);
+  SLUICE_CHECK(num_samples > 0 && num_samples <= held_out.num_samples(), "{} of {} samples",
+               num_samples, held_out.num_samples());
   double loss = 0;
   std::int64_t num_targets = 0;
-  for (std::int64_t number = 0; number < num_batches; ++number) {
-    begin(load(held_out, number), 1);
+  const std::int64_t batch_size = options_.global_batch_size;
+  for (std::int64_t first = 0; first < num_samples; first += batch_size) {
+    begin(load(held_out, {first, batch_size, num_samples}), 1);
     guarded([&] {
       return evaluator_->run(batch_source(), bounds_, options_.shape.dim, options_.kind,
                              std::chrono::steady_clock::now());
@@ -213,7 +216,13 @@ double Trainer::evaluate(const Dataset& held_out, std::int64_t num_batches) {
     mine.squares[number] = {};
   totals_.begin(std::move(mine));
   loss = totals_.finish().loss;
-  return num_targets > 0 ? loss / static_cast<double>(num_targets) : 0;
+  if (num_targets == 0)
+    throw UserError(
+        fmt::format("none of the {} held-out samples has a token to predict: hold more data out "
+                    "(data.validation_fraction), or set validation.interval = 0",
+                    num_samples),
+        ExitCode::bad_data);
+  return loss / static_cast<double>(num_targets);
 }
 
 StepResult Trainer::step(std::int64_t number) {
@@ -224,13 +233,15 @@ StepResult Trainer::step(std::int64_t number) {
 
 std::optional<StepResult> Trainer::advance(std::int64_t number, const std::function<bool()>& stop) {
   // Read before the clock starts.
-  GlobalBatch batch = load(data_, number - 1);
+  const std::int64_t batch_size = options_.global_batch_size;
+  GlobalBatch batch = load(data_, {(number - 1) * batch_size, batch_size});
   // Over the targets of the whole global batch, so that no packing changes the gradient.
   const double scale = batch.num_targets > 0 ? 1.0 / static_cast<double>(batch.num_targets) : 0;
   Open taken;
   StepResult& result = taken.result;
   result.number = number;
   result.num_targets = batch.num_targets;
+  result.squared_lengths = batch.squared_lengths;
   result.learning_rate = learning_rate(options_.learning_rate, number, options_.warmup_steps,
                                        options_.num_steps, options_.min_lr_ratio);
   begin(std::move(batch), scale);

@@ -57,6 +57,7 @@ struct StepResult {
   double gradient_norm = 0;  // before clipping
   double learning_rate = 0;
   std::int64_t num_targets = 0;  // tokens with a loss in the global batch
+  double squared_lengths = 0;    // of its documents (GlobalBatch)
   ExecutedStep executed;         // this rank's
   bool stop = false;             // some rank was asked to, before the end of the step
 };
@@ -102,9 +103,11 @@ class Trainer {
   // The step that is open, with what is known of it; null: none is.
   const StepResult* open_step() const { return open_ ? &open_->result : nullptr; }
 
-  // Mean loss per token over the first `num_batches` global batches of held-out data, by the
-  // forwards of the same schedule. Every rank calls it, with nothing open.
-  double evaluate(const Dataset& held_out, std::int64_t num_batches);
+  // Mean loss per token over the first `num_samples` samples of held-out data, each taken once, by
+  // the forwards of the same schedule. The mean is not finite where one of the losses is not. Every
+  // rank calls it, with nothing open, and gets the same. Throws UserError (bad_data) where no token
+  // has a target. REQUIRES: 1 to held_out.num_samples().
+  double evaluate(const Dataset& held_out, std::int64_t num_samples);
 
   // This rank's parameters in canonical order.
   std::vector<Parameter*> parameters();
@@ -127,7 +130,7 @@ class Trainer {
 
   // Lets the stages begin a pass over `batch`, every target's loss counting `scale`.
   void begin(GlobalBatch batch, double scale);
-  GlobalBatch load(const Dataset& data, std::int64_t batch_number) const;
+  GlobalBatch load(const Dataset& data, const BatchRange& range) const;
   Executor::DataSource batch_source() const;
   // What `run` gives; where it throws, the other ranks are told first.
   template <typename Run>

@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <list>
 #include <map>
 
+#include "cost/flops.h"
+#include "cuda/device.h"
 #include "runtime/checkpointing.h"
 #include "runtime/generation.h"
 #include "runtime/gpu_memory.h"
@@ -130,6 +133,21 @@ std::vector<DeviceTimeline> gather_timelines(const DeviceTimeline& mine, const M
   return out;
 }
 
+std::int64_t validation_samples(const TrainingRun& run) {
+  const std::int64_t all = run.held_out->num_samples();
+  const std::int64_t batches = run.config.validation.batches;
+  return batches > 0 ? std::min(all, batches * run.config.training.global_batch_size) : all;
+}
+
+// Of all devices together; 0: unknown. A GPU that several ranks share counts once.
+double peak_tflops_of(const TrainingRun& run, const Communicator& world) {
+  const TensorKind& kind = run.options.kind;
+  double peak = run.config.cluster.peak_tflops;
+  if (peak == 0 && kind.on_gpu())
+    peak = known_peak_tflops(cuda::device_name(kind.device.index()), kind.dtype == at::kBFloat16);
+  return kind.on_gpu() && !world.moves_device_memory() ? peak : peak * world.size();
+}
+
 double bubble_of(const std::vector<RankFigures>& ranks) {
   double span = 0, ideal = 0;
   for (const RankFigures& rank : ranks) {
@@ -180,6 +198,8 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
   std::exception_ptr lost_row;
   const auto asked = [&] { return lost_row || (run.stop && run.stop->load()); };
   bool stop = false;
+  std::int64_t diverged = 0;  // the step whose validation loss is not finite
+  const double peak_tflops = peak_tflops_of(run, world);
 
   GpuMemory memory;  // of all ranks, or of this one with its own GPU
   const auto report = [&](const StepResult& result) {
@@ -187,9 +207,8 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
     stop = stop || result.stop;
     std::optional<double> validation_loss;
     if (validates(result.number)) {
-      const std::int64_t batches = std::clamp<std::int64_t>(
-          run.held_out->num_samples() / config.training.global_batch_size, 1, 8);
-      validation_loss = trainer.evaluate(*run.held_out, batches);
+      validation_loss = trainer.evaluate(*run.held_out, validation_samples(run));
+      if (!std::isfinite(*validation_loss)) diverged = result.number;
     }
     if (!leads) return;
     const std::vector<RankFigures> ranks = figures.take();
@@ -203,6 +222,11 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
     metrics.tokens = tokens;
     metrics.step_time_s = seconds.extract(result.number).mapped();
     metrics.tps = static_cast<double>(tokens) / metrics.step_time_s / world.size();
+    const double tflops =
+        1e-12 * step_flops(run.options.shape, static_cast<double>(tokens), result.squared_lengths) /
+        metrics.step_time_s;
+    metrics.tflops = tflops / world.size();
+    if (peak_tflops > 0) metrics.mfu = tflops / peak_tflops;
     metrics.bubble = bubble_of(ranks);
     std::int64_t stash = 0;
     for (const RankFigures& rank : ranks)
@@ -245,6 +269,15 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
     const bool is_last = number == config.training.steps;
     if (due || stop || is_last || validates(number))
       if (const std::optional<StepResult> open = trainer.settle()) report(*open);
+    if (diverged > 0) {
+      figures.finish();
+      throw UserError(
+          fmt::format("step {}: the validation loss is not finite (nan or inf): training has "
+                      "diverged; lower optimizer.lr, warm up longer (lr_scheduler.warmup_steps) or "
+                      "clip (training.max_norm)",
+                      diverged),
+          ExitCode::diverged);
+    }
     if (due || stop || is_last) saver.save(number, run.on_note);
   }
   figures.finish();

@@ -26,7 +26,7 @@ struct TrainingRun {
   const Dataset* held_out = nullptr;               // null: no validation; else interval > 0
   std::vector<std::int64_t> predicted_peak_bytes;  // per rank
   int threads_per_rank = 1;
-  int rollback = 0;                                   // checkpoints to go back before resuming
+  int rollback = 0;                         // checkpoints to go back before resuming
   const std::atomic<bool>* stop = nullptr;  // set: finish the step, save, return
   // Rank 0, after every step; `logged`: a line is due, and its row was written.
   std::function<void(const StepMetrics&, bool logged)> on_step;

@@ -53,7 +53,7 @@ TEST_F(TrainMetrics, TensorBoardGetsEveryStepOnceAcrossAResume) {
   std::map<std::string, std::map<std::int64_t, float>> written;
   for (const Json& row : rows())
     for (const char* tag :
-         {"loss", "grad_norm", "lr", "tps", "bubble", "memory_bytes", "validation_loss"})
+         {"loss", "grad_norm", "lr", "tps", "tflops", "bubble", "memory_bytes", "validation_loss"})
       if (row.contains(tag)) written[tag][row["step"]] = row[tag].get<float>();
   EXPECT_EQ(written.at("loss").size(), 6u);
   EXPECT_TRUE(written.at("validation_loss").contains(6));

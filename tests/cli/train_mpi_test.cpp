@@ -163,7 +163,7 @@ TEST_F(TrainOverMpi, GivesTheBitsOfThreadsAndPrintsOnce) {
     for (const int rank : {0, 1})
       EXPECT_TRUE(shard(last, rank) == shards[rank]) << rank;
     EXPECT_EQ(count(ran.out, "step: "), expected.size()) << ran.out;
-    EXPECT_EQ(count(ran.err, "on 2 ranks of"), 1U) << ran.err;
+    EXPECT_EQ(count(ran.err, "= 2 ranks ("), 1U) << ran.err;
     EXPECT_EQ(count(ran.err, "saved step"), expected.size() / 4) << ran.err;
   }
   // Two ranks, one stage each, four microbatches of four slices, F and B.

@@ -96,8 +96,8 @@ class TrainOutput : public testing::Test {
     EXPECT_EQ(ran.code, code) << ran.err;
     std::vector<std::string> lines;
     for (const std::string_view line : split(ran.err, '\n'))
-      if (!line.empty() && line.find(" training samples") == std::string_view::npos &&
-          !line.starts_with("sluice: saved step") && !line.starts_with("sluice: resumed from"))
+      if (!line.empty() && !test::is_banner(line) && !line.starts_with("sluice: saved step") &&
+          !line.starts_with("sluice: resumed from"))
         lines.emplace_back(line);
     ASSERT_EQ(lines.size(), 1u) << ran.err;
     for (const std::string& word : words)

@@ -220,7 +220,7 @@ TEST_F(WeightsCommands, BadInputGetsOneClearLine) {
         std::tuple{"evaluate in --tokens none.txt", 3, "holds no tokens"},
         std::tuple{"evaluate in --tokens nowhere", 3, "nowhere"},
         std::tuple{"evaluate in", 2, "--tokens"},
-        std::tuple{"evaluate in --tokens tokens.txt --sequence-length 25", 2, "positions is 24"},
+        std::tuple{"evaluate in --tokens tokens.txt --sequence-length 25", 2, "at most 24 tokens"},
         std::tuple{"evaluate nowhere --tokens tokens.txt", 3, "nowhere"},
         std::tuple{"import gpt2", 2, "--out"},
         std::tuple{"import gpt2 --out in", 2, "saved already"},

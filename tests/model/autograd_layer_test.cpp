@@ -140,7 +140,7 @@ Trained train(const Case& c) {
     std::vector<double> losses;
     for (int n = 1; n <= c.steps; ++n)
       losses.push_back(trainer.step(n).loss);
-    const double evaluated = trainer.evaluate(data, 1);
+    const double evaluated = trainer.evaluate(data, 16);
     const std::lock_guard lock(mutex);
     trained.losses = losses;
     trained.evaluated = evaluated;

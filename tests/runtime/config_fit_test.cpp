@@ -77,7 +77,6 @@ TEST(Config, WhatDoesNotFitTogetherIsSaid) {
        "model.kv_heads is 3: neither a multiple nor a divisor"},
       {{"--parallelism.partition_costs=a.json"}, "parallelism.partition_costs is 'a.json': only"},
       {{"--parallelism.device_memory_mib=9"}, "parallelism.device_memory_mib is 9: only"},
-      {{"--lr_scheduler.warmup_steps=1001"}, "lr_scheduler.warmup_steps is 1001: more than"},
       {{"--validation.interval=5"}, "validation.interval is 5: data.validation_fraction is 0"},
       {{"--parallelism.pipeline_parallel_schedule=seq1f1b", "--parallelism.slices=2",
         "--model.shape=bert"},
@@ -121,8 +120,20 @@ TEST(Config, WhatDoesNotFitTogetherIsSaid) {
   }
 }
 
+TEST(Config, AWarmUpLongerThanTheRunIsShortenedAndSaidSo) {
+  const Config longer = read("", {"--lr_scheduler.warmup_steps=1001"});
+  EXPECT_TRUE(validate_config(longer).empty());
+  EXPECT_EQ(resolve_config(longer).lr_scheduler.warmup_steps, 1000);
+  EXPECT_EQ(config_notes(longer),
+            std::vector<std::string>{"lr_scheduler.warmup_steps is 1001 and training.steps is "
+                                     "1000: the warm-up is shortened to 1000 steps"});
+  const Config as_long = read("", {"--lr_scheduler.warmup_steps=1000"});
+  EXPECT_EQ(resolve_config(as_long).lr_scheduler.warmup_steps, 1000);
+  EXPECT_TRUE(config_notes(as_long).empty());
+}
+
 TEST(Config, AllProblemsAreSaidAtOnce) {
-  EXPECT_EQ(validate_config(read("", {"--model.heads=3", "--lr_scheduler.warmup_steps=2000",
+  EXPECT_EQ(validate_config(read("", {"--model.heads=3", "--validation.interval=5",
                                       "--parallelism.num_microbatches=3"}))
                 .size(),
             3u);

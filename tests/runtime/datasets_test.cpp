@@ -60,10 +60,10 @@ TEST_F(DatasetsTest, DocumentsRunOnOrKeepApart) {
 
 TEST_F(DatasetsTest, AMicrobatchKnowsItsDocuments) {
   EXPECT_TRUE(
-      load_batch(open_datasets(config_).training, 0, 4, 2).microbatches[1].documents.single());
+      load_batch(open_datasets(config_).training, {0, 4}, 2).microbatches[1].documents.single());
   config_.data.packing = "documents";
   const Dataset data = open_datasets(config_).training;
-  const GlobalBatch batch = load_batch(data, 4, 4, 2);
+  const GlobalBatch batch = load_batch(data, {4, 4}, 2);
   std::int64_t targets = 0;
   for (std::int64_t n = 0; n < 4; ++n) {
     const Sample sample = data.sample(4 + n);

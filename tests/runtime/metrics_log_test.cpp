@@ -38,15 +38,18 @@ TEST(MetricsLog, LineHasTheContractsKeys) {
   metrics.lr = 3e-4;
   metrics.step_time_s = 0.25;
   metrics.tps = 16384;
+  metrics.tflops = 1.5;
   metrics.bubble = 0.125;
   metrics.time = 1794808006.6931;
   metrics.memory_bytes = 123456789012;
   EXPECT_EQ(metrics_line(metrics, "1a2b3c4d"),
             R"({"run":"1a2b3c4d","step":1,"time":1794808006.693,"loss":4.5,"grad_norm":0.1,)"
-            R"("lr":0.0003,"tokens":4096,"step_time_s":0.25,"tps":16384,"bubble":0.125,)"
-            R"("memory_bytes":123456789012,"peak_stash_bytes":[10,20],)"
+            R"("lr":0.0003,"tokens":4096,"step_time_s":0.25,"tps":16384,"tflops":1.5,"mfu":null,)"
+            R"("bubble":0.125,"memory_bytes":123456789012,"peak_stash_bytes":[10,20],)"
             R"("predicted_peak_stash_bytes":[10,20]})"
             "\n");
+  metrics.mfu = 0.375;
+  EXPECT_NE(metrics_line(metrics, "one").find(R"("tflops":1.5,"mfu":0.375,)"), std::string::npos);
   metrics.validation_loss = 4.25;
   EXPECT_TRUE(metrics_line(metrics, "one").ends_with(",\"validation_loss\":4.25}\n"));
   metrics.loss = std::nan("");
@@ -197,6 +200,8 @@ TEST(StepLine, IsTorchtitansWithBubble) {
             "tflops: 1,234,567.89  mfu: N/A  bubble: 12.50%");
   line.tps = 999;
   EXPECT_NE(step_line(line).find("tps: 999  "), std::string::npos);
+  line.tflops = 0.00439;
+  EXPECT_NE(step_line(line).find("tflops: 0.0044  "), std::string::npos);
   line.tps = 123456;
   EXPECT_NE(step_line(line).find("tps: 123,456  "), std::string::npos);
 }

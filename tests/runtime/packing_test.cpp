@@ -125,7 +125,7 @@ TEST(Packing, AMicrobatchWithoutTargetsCountsForNothing) {
   TrainOptions options = packed(test::tokens(starts), 1);
   options.data.shuffle = false;
   const Dataset data(options.source, options.data);
-  const GlobalBatch batch = load_batch(data, 0, 16, 8);
+  const GlobalBatch batch = load_batch(data, {0, 16}, 8);
   EXPECT_EQ(batch.num_targets, 14 * 16);
   EXPECT_TRUE(batch.microbatches[0].targets.eq(kNoTarget).all().item<bool>());
 

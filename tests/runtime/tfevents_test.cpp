@@ -82,6 +82,7 @@ TEST(MetricsFolder, AResumedRunTakesBackTheStepsItRepeats) {
       metrics.step = step;
       metrics.loss = loss;
       if (step == 4) metrics.validation_loss = 9;
+      if (step == 5) metrics.mfu = 0.5;
       folder.append(metrics);
     }
   };
@@ -92,7 +93,8 @@ TEST(MetricsFolder, AResumedRunTakesBackTheStepsItRepeats) {
   EXPECT_EQ(shown.at("loss"),
             (std::map<std::int64_t, float>{{1, 1}, {2, 1}, {3, 1}, {4, 2}, {5, 2}, {6, 3}}));
   EXPECT_EQ(shown.at("validation_loss"), (std::map<std::int64_t, float>{{4, 9}}));
-  for (const char* tag : {"grad_norm", "lr", "tps", "bubble", "memory_bytes"})
+  EXPECT_EQ(shown.at("mfu"), (std::map<std::int64_t, float>{{5, 0.5F}}));
+  for (const char* tag : {"grad_norm", "lr", "tps", "tflops", "bubble", "memory_bytes"})
     EXPECT_EQ(shown.at(tag).size(), 6U) << tag;
   const std::string rows = read_text(scratch.path() + "/metrics.jsonl");
   EXPECT_EQ(std::count(rows.begin(), rows.end(), '\n'), 6);

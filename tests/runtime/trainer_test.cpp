@@ -152,7 +152,7 @@ TEST(Trainer, EvaluationDoesNotDependOnTheSchedule) {
     double loss = 0;
     run_threads(c.devices, {}, [&](Communicator& world) {
       at::set_num_threads(1);
-      const double here = Trainer(options, schedule, data, world).evaluate(data, 2);
+      const double here = Trainer(options, schedule, data, world).evaluate(data, 32);
       if (world.rank() == 0) loss = here;
     });
     return loss;
@@ -162,6 +162,61 @@ TEST(Trainer, EvaluationDoesNotDependOnTheSchedule) {
   for (const Case& c : {Case{"v-half", 4}, Case{"zb-v", 2}, Case{"dualpipe-v", 2}})
     EXPECT_EQ(evaluated(c), reference) << c.schedule;
   EXPECT_NEAR(evaluated({"seq1f1b", 4, 4}), reference, 1e-5);
+}
+
+// Every sample counts once, whichever batch, microbatch and data rank it falls to: the last batch
+// may be incomplete, and ranks may have no sample of it.
+TEST(Trainer, EvaluationDoesNotDependOnHowSamplesAreDealt) {
+  struct Deal {
+    Case c;
+    std::int64_t batch = 16;
+    int microbatches = 8;
+    MeshShape mesh = {};
+  };
+  // The lengths of the documents differ, and so do the numbers of targets.
+  const Dataset data(tokens({0, 3, 40, 41, 300, 317, 900, 1000, 2222, 4000}),
+                     {.sequence_length = 16, .packed = true, .vocab_size = 64, .shuffle = false});
+  const auto evaluated = [&](const Deal& deal, std::int64_t samples) {
+    const Schedule schedule = lowered_schedule(deal.c, deal.microbatches);
+    TrainerOptions options;
+    options.shape = shape_of(ModelFamily::llama, false);
+    options.layers_per_stage = even_layers(8, schedule.num_stages());
+    options.global_batch_size = deal.batch;
+    options.sequence_length = 16;
+    options.mesh = deal.mesh;
+    double loss = 0;
+    run_threads(mesh_of(options, schedule).size(), {}, [&](Communicator& world) {
+      at::set_num_threads(1);
+      const double here = Trainer(options, schedule, data, world).evaluate(data, samples);
+      if (world.rank() == world.size() - 1) loss = here;
+    });
+    return loss;
+  };
+  for (const std::int64_t samples : {std::int64_t{1}, std::int64_t{37}, data.num_samples()}) {
+    SCOPED_TRACE(samples);
+    const double one_by_one = evaluated({{"1f1b", 1}, 1, 1}, samples);
+    for (const Deal& deal : {Deal{{"1f1b", 1}, 16, 8}, Deal{{"zb-v", 2}, 64, 4},
+                             Deal{{"v-half", 2}, 24, 3, {.replicate = 2}},
+                             Deal{{"1f1b", 2}, 32, 4, {.replicate = 2, .shard = 2}}})
+      EXPECT_NEAR(evaluated(deal, samples), one_by_one, 1e-6)
+          << deal.batch << " in " << deal.microbatches;
+  }
+}
+
+TEST(Trainer, ALossThatIsNotFiniteStaysInTheMeanOfAnEvaluation) {
+  const Schedule schedule = lowered_schedule({"1f1b", 1}, 1);
+  const Dataset data(tokens(), {.sequence_length = 16, .vocab_size = 64, .shuffle = false});
+  TrainerOptions options;
+  options.shape = shape_of(ModelFamily::llama, false);
+  options.layers_per_stage = {8};
+  options.global_batch_size = 1;
+  options.sequence_length = 16;
+  run_threads(1, {}, [&](Communicator& world) {
+    Trainer trainer(options, schedule, data, world);
+    for (Parameter* parameter : trainer.parameters())
+      if (parameter->name == "embedding.weight") parameter->value[data.sample(2).tokens[5]] = NAN;
+    EXPECT_FALSE(std::isfinite(trainer.evaluate(data, 3)));
+  });
 }
 
 TEST(Trainer, AStepEqualsPlainAutograd) {

@@ -48,6 +48,12 @@ Ran run_sluice(const std::string& arguments, const std::string& folder) {
   return run_shell(std::string("'") + SLUICE_BINARY + "' " + arguments, folder);
 }
 
+bool is_banner(std::string_view line) {
+  for (const std::string_view part : {"model", "mesh", "schedule", "data", "folders"})
+    if (line.starts_with(fmt::format("sluice: {}: ", part))) return true;
+  return false;
+}
+
 void expect_error(const std::string& arguments, int code, const std::vector<std::string>& words) {
   SCOPED_TRACE(arguments);
   const Ran ran = run_sluice(arguments);

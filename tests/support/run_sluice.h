@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace sluice::test {
@@ -15,6 +16,9 @@ struct Ran {
 // `arguments` go through the shell; `folder` is the current folder ("" for the present one).
 Ran run_sluice(const std::string& arguments, const std::string& folder = "");
 Ran run_shell(const std::string& command, const std::string& folder = "");
+
+// Whether the line is one of those that a training run begins with: model, mesh and so on.
+bool is_banner(std::string_view line);
 
 // Expects a mistake's answer: one line on standard error, nothing on standard output, and the words
 // that matter.

@@ -113,6 +113,7 @@ struct CheckpointConfig {
 
 struct ValidationConfig {
   std::int64_t interval = 0;  // 0: never
+  std::int64_t batches = 0;   // 0: all held-out data
   bool operator==(const ValidationConfig&) const = default;
 };
 
@@ -131,6 +132,7 @@ struct ClusterConfig {
   std::string device = "cpu";  // cpu, cuda
   int partitions = 0;          // 0: ranks have the whole GPU
   int sms_per_partition = 0;   // 0: as many as there are, divided
+  double peak_tflops = 0;      // 0: that of the known GPU
   bool operator==(const ClusterConfig&) const = default;
 };
 
@@ -190,9 +192,11 @@ std::string layers_problem(const Config& config, std::int64_t stages);
 
 // A copy in which no value is left to be worked out: kv_heads, ffn_dim, positions, norm_epsilon,
 // num_microbatches, slices, slice_sizes (with more than one slice; equal, the first ones one token
-// longer where the length does not divide) and, unless a CSV says it, stages_per_device.
-// REQUIRES: validate_config(config).empty()
+// longer where the length does not divide) and, unless a CSV says it, stages_per_device. A warm-up
+// longer than the run is shortened to it. REQUIRES: validate_config(config).empty()
 Config resolve_config(const Config& config);
+// What resolve_config changed although the configuration states it, one line each.
+std::vector<std::string> config_notes(const Config& config);
 
 // Every key as TOML, with the origin of each value as a comment. Reading it back gives the same
 // values.

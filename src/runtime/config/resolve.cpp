@@ -1,5 +1,7 @@
 #include "runtime/config/resolve.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "schedule/generators/generator.h"
@@ -53,6 +55,8 @@ ModelConfig resolve_model(const ModelConfig& model, int sequence_length) {
 Config resolve_config(const Config& config) {
   Config resolved = config;
   resolved.model = resolve_model(config.model, config.training.sequence_length);
+  resolved.lr_scheduler.warmup_steps =
+      std::min(config.lr_scheduler.warmup_steps, config.training.steps);
   ParallelismConfig& parallelism = resolved.parallelism;
   parallelism.num_microbatches = microbatches_of(config);
   parallelism.slices = slices_of(config.parallelism);
@@ -61,6 +65,15 @@ Config resolve_config(const Config& config) {
     parallelism.stages_per_device =
         find_generator(parallelism.pipeline_parallel_schedule).knobs.default_stages_per_device;
   return resolved;
+}
+
+std::vector<std::string> config_notes(const Config& config) {
+  const std::int64_t warmup = config.lr_scheduler.warmup_steps, steps = config.training.steps;
+  if (warmup <= steps) return {};
+  return {fmt::format(
+      "lr_scheduler.warmup_steps is {} and training.steps is {}: the warm-up is shortened to {} "
+      "steps",
+      warmup, steps, steps)};
 }
 
 }  // namespace sluice

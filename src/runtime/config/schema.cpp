@@ -126,7 +126,8 @@ std::vector<ConfigKey> make_schema() {
                "stochastic: up or down at random, right on average, drawn from debug.seed"},
 
       {SLUICE_KEY(lr_scheduler, warmup_steps), .range = {0, kMaxSteps},
-       .help = "steps in which the learning rate rises linearly; then it falls as a cosine"},
+       .help = "steps in which the learning rate rises linearly; then it falls as a cosine; at "
+               "most training.steps"},
       {SLUICE_KEY(lr_scheduler, min_lr_ratio), .range = {0, 1},
        .aliases = {"lr_scheduler.min_lr_factor"},
        .help = "final learning rate, as a share of the peak"},
@@ -198,6 +199,9 @@ std::vector<ConfigKey> make_schema() {
 
       {SLUICE_KEY(validation, interval), .range = {0, kMaxSteps}, .aliases = {"validation.freq"},
        .help = "steps between validations; there is also one after the last step; 0: never"},
+      {SLUICE_KEY(validation, batches), .range = {0, kMaxSteps},
+       .help = "validate on this many global batches of the held-out data; 0: on all of it, each "
+               "sample once"},
 
       {SLUICE_KEY(generate, prompt),
        .help = "text that the trained model continues after the last step; empty: no sample"},
@@ -216,6 +220,9 @@ std::vector<ConfigKey> make_schema() {
                "GPU"},
       {SLUICE_KEY(cluster, sms_per_partition), .range = {0, 1024},
        .help = "SMs (streaming multiprocessors) of each partition; 0: as many as fit"},
+      {SLUICE_KEY(cluster, peak_tflops), .range = {0, 1e9},
+       .help = "peak of one GPU, or of one rank on the CPU, in TFLOP/s, for the MFU; 0: the known "
+               "peak of the GPU, else no MFU"},
 
       {SLUICE_KEY(metrics, folder), .aliases = {"metrics.save_tb_folder"},
        .help = "folder for metrics.jsonl and TensorBoard event files; empty: write none"},

@@ -143,13 +143,10 @@ void check_training(const Config& config, Problems& problems) {
             ? fmt::format(", of which each of {} data-parallel copies takes {}", data, batch / data)
             : "");
   check_types(config, problems);
-  if (config.lr_scheduler.warmup_steps > config.training.steps)
-    problems.add("lr_scheduler.warmup_steps is {}: more than training.steps {}; warm up faster",
-                 config.lr_scheduler.warmup_steps, config.training.steps);
   if (config.validation.interval > 0 && config.data.validation_fraction == 0)
     problems.add(
-        "validation.interval is {}: data.validation_fraction is 0 and holds no data out; set it, "
-        "to 0.05 say",
+        "validation.interval is {}: data.validation_fraction is 0, so no data is held out; set it, "
+        "for example to 0.05",
         config.validation.interval);
 }
 

@@ -36,10 +36,14 @@ MetricsFolder::MetricsFolder(FileSystem& files, const MetricsFolderOptions& opti
 
 void MetricsFolder::append(const StepMetrics& metrics) {
   log_->append(metrics);
-  std::vector<Scalar> scalars = {
-      {"loss", metrics.loss},     {"grad_norm", metrics.grad_norm},
-      {"lr", metrics.lr},         {"tps", metrics.tps},
-      {"bubble", metrics.bubble}, {"memory_bytes", static_cast<double>(metrics.memory_bytes)}};
+  std::vector<Scalar> scalars = {{"loss", metrics.loss},
+                                 {"grad_norm", metrics.grad_norm},
+                                 {"lr", metrics.lr},
+                                 {"tps", metrics.tps},
+                                 {"tflops", metrics.tflops},
+                                 {"bubble", metrics.bubble},
+                                 {"memory_bytes", static_cast<double>(metrics.memory_bytes)}};
+  if (metrics.mfu) scalars.push_back({"mfu", *metrics.mfu});
   if (metrics.validation_loss) scalars.push_back({"validation_loss", *metrics.validation_loss});
   events_->append(metrics.time, metrics.step, scalars);
 }

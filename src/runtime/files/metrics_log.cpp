@@ -84,11 +84,12 @@ Found look_into(const std::string& path, const std::string& run, std::int64_t fi
 std::string metrics_line(const StepMetrics& metrics, const std::string& run) {
   std::string line = fmt::format(
       R"({{"run":{},"step":{},"time":{:.3f},"loss":{},"grad_norm":{},"lr":{},"tokens":{},)"
-      R"("step_time_s":{},"tps":{},"bubble":{},"memory_bytes":{},"peak_stash_bytes":{},)"
-      R"("predicted_peak_stash_bytes":{})",
+      R"("step_time_s":{},"tps":{},"tflops":{},"mfu":{},"bubble":{},"memory_bytes":{},)"
+      R"("peak_stash_bytes":{},"predicted_peak_stash_bytes":{})",
       json_quote(run), metrics.step, metrics.time, json_number(metrics.loss),
       json_number(metrics.grad_norm), json_number(metrics.lr), metrics.tokens,
-      json_number(metrics.step_time_s), json_number(metrics.tps), json_number(metrics.bubble),
+      json_number(metrics.step_time_s), json_number(metrics.tps), json_number(metrics.tflops),
+      metrics.mfu ? json_number(*metrics.mfu) : "null", json_number(metrics.bubble),
       metrics.memory_bytes, json_list(metrics.peak_stash_bytes),
       json_list(metrics.predicted_peak_stash_bytes));
   if (metrics.validation_loss)
@@ -121,7 +122,9 @@ std::string step_line(const StepLine& line) {
       "step: {:2}  loss: {:8.5f}  grad_norm: {:7.4f}  memory: {:5.2f}GiB({:.2f}%)  tps: {}  "
       "tflops: {}  mfu: {}  bubble: {:.2f}%",
       line.step, line.loss, line.grad_norm, line.memory_gib, line.memory_percent,
-      with_commas(fmt::format("{:.0f}", line.tps)), with_commas(fmt::format("{:.2f}", line.tflops)),
+      with_commas(fmt::format("{:.0f}", line.tps)),
+      // A CPU has less than one.
+      with_commas(fmt::format("{:.{}f}", line.tflops, line.tflops < 1 ? 4 : 2)),
       line.mfu_percent ? fmt::format("{:.2f}%", *line.mfu_percent) : "N/A", line.bubble_percent);
 }
 

@@ -21,6 +21,8 @@ struct StepMetrics {
   std::int64_t tokens = 0;
   double step_time_s = 0;
   double tps = 0;
+  double tflops = 0;                           // per rank, as cost/flops.h counts
+  std::optional<double> mfu;                   // 0 to 1; nothing where the peak is unknown
   double bubble = 0;                           // of the whole, 0 to 1
   std::int64_t memory_bytes = 0;               // peak of rank 0's process, or of its GPU
   double memory_share = 0;                     // of the machine's or the GPU's; not in the row

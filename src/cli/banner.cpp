@@ -1,0 +1,46 @@
+#include "cli/banner.h"
+
+#include "base/text.h"
+#include "cost/parameters.h"
+
+namespace sluice::cli {
+namespace {
+
+// "8 ranks", "1 rank"
+std::string counted(std::int64_t count, const char* what, const char* plural = "s") {
+  return fmt::format("{} {}{}", with_commas(std::to_string(count)), what, count == 1 ? "" : plural);
+}
+
+std::string folder_text(const char* what, const std::string& folder) {
+  return folder.empty() ? fmt::format("no {}", what) : fmt::format("{} in {}", what, folder);
+}
+
+}  // namespace
+
+std::vector<std::string> banner(const RunSetup& setup, const Datasets& data, int threads_per_rank,
+                                const std::string& device) {
+  const Config& config = setup.config;
+  const Schedule& schedule = setup.schedule;
+  const MeshShape mesh = mesh_of(setup.options, schedule);
+  std::string data_line = fmt::format("data: {}, {} of {}", config.data.path,
+                                      counted(data.training.num_samples(), "training sample"),
+                                      counted(config.training.sequence_length, "token"));
+  if (data.held_out)
+    data_line +=
+        fmt::format(", {} held out", with_commas(std::to_string(data.held_out->num_samples())));
+  return {
+      fmt::format("model: {}, {}, dim {}, {}, {}", config.model.shape,
+                  counted(config.model.layers, "layer"), config.model.dim,
+                  counted(num_parameters(setup.options.shape), "parameter"), config.training.dtype),
+      fmt::format("mesh: {} data x {} pipeline x {} tensor = {} ({}), {} each, on {}", mesh.data(),
+                  mesh.pipeline, mesh.tensor, counted(mesh.size(), "rank"), config.comm.backend,
+                  counted(threads_per_rank, "thread"), device),
+      fmt::format("schedule: {}, {} of {} per step", schedule.name,
+                  counted(schedule.num_microbatches, "microbatch", "es"),
+                  counted(staged_model(setup.options, schedule).sequences, "sequence")),
+      data_line,
+      fmt::format("folders: {}, {}", folder_text("checkpoints", config.checkpoint.folder),
+                  folder_text("metrics", config.metrics.folder))};
+}
+
+}  // namespace sluice::cli
