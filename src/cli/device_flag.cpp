@@ -21,14 +21,16 @@ void DeviceFlag::run(const std::function<void(at::Device)>& work) const {
   } catch (const c10::Error& error) {
     if (!is_out_of_memory(error)) throw;
     if (device.is_cpu())
-      throw UserError("this machine's memory is full: the model does not fit", ExitCode::temporary);
+      throw UserError("out of memory: the model does not fit into this machine",
+                      ExitCode::temporary);
     const cuda::MemoryUse use = cuda::memory_use(device.index());
     constexpr double kGibibyte = 1 << 30;
-    throw UserError(fmt::format("the GPU is full: the model and what it computes held {:.1f} GiB "
-                                "of {:.1f}; use --device cpu",
-                                static_cast<double>(use.peak) / kGibibyte,
-                                static_cast<double>(use.total) / kGibibyte),
-                    ExitCode::temporary);
+    throw UserError(
+        fmt::format("out of GPU memory: the model and its activations took {:.1f} GiB of "
+                    "{:.1f}; use --device cpu",
+                    static_cast<double>(use.peak) / kGibibyte,
+                    static_cast<double>(use.total) / kGibibyte),
+        ExitCode::temporary);
   }
 }
 

@@ -38,7 +38,7 @@ constexpr Class kClasses[] = {
     {"total", [](const RankMemory& m) { return m.total(); }},
 };
 
-// Those that a table shows: all but what only some runs have.
+// The classes that the table shows: all but those that only some runs have and this one has not.
 std::vector<Class> shown_classes(const std::vector<RankMemory>& ranks) {
   std::vector<Class> shown;
   for (const Class& c : kClasses) {
@@ -51,7 +51,7 @@ std::vector<Class> shown_classes(const std::vector<RankMemory>& ranks) {
   return shown;
 }
 
-// Elements that a rank hands to others in a step, by class: only those that something moves in.
+// The classes of traffic in which any rank sends something.
 std::vector<TrafficClass> moving(const std::vector<RankMemory>& ranks) {
   std::vector<TrafficClass> out;
   for (int c = 0; c < kNumTrafficClasses; ++c) {
@@ -72,7 +72,7 @@ std::int64_t sum(const std::vector<RankMemory>& ranks, const Class& c) {
   return total;
 }
 
-// " (2 data x 4 pipeline x 2 tensor)"; nothing where there is but a pipeline.
+// " (2 data x 4 pipeline x 2 tensor)"; empty where there is only a pipeline.
 std::string mesh_text(const MeshShape& mesh) {
   if (mesh.data() * mesh.tensor == 1) return "";
   return fmt::format(" ({} data x {} pipeline x {} tensor)", mesh.data(), mesh.pipeline,
@@ -92,8 +92,8 @@ std::string number_ranges(const std::vector<int>& numbers) {
   return out;
 }
 
-// Of this machine, or what a container leaves of it; or of the GPU that is to be used: nothing
-// where it is elsewhere.
+// The memory of this machine, or of its container; or of the GPU that the run would use, if it is
+// here.
 std::optional<std::int64_t> machine_bytes(const RunSetup& setup) {
   if (setup.options.kind.on_gpu()) {
     if (cuda::num_devices() == 0) return std::nullopt;
@@ -107,7 +107,7 @@ std::optional<std::int64_t> machine_bytes(const RunSetup& setup) {
 
 bool on_threads(const RunSetup& setup) { return setup.config.comm.backend == "threads"; }
 
-// What has to fit into this machine: on threads all ranks, else at least the largest.
+// What has to fit into this machine: all ranks if they are threads, else at least the largest.
 std::int64_t needed_bytes(const RunSetup& setup, const std::vector<RankMemory>& ranks) {
   std::int64_t all = 0, largest = 0;
   for (const RankMemory& rank : ranks) {
@@ -117,8 +117,8 @@ std::int64_t needed_bytes(const RunSetup& setup, const std::vector<RankMemory>& 
   return on_threads(setup) ? all : largest;
 }
 
-// Why train would not start: weights that neither memory nor swap can hold, of all ranks on
-// threads, else of any one. A GPU says itself what does not fit.
+// Why train would not start: weights that do not fit into memory and swap; those of all ranks if
+// they are threads, else those of any one. A GPU reports by itself what does not fit.
 std::string weights_problem(const RunSetup& setup, const std::vector<RankMemory>& ranks) {
   if (setup.options.kind.on_gpu()) return "";
   std::int64_t all = 0, least = std::numeric_limits<std::int64_t>::max();
@@ -141,8 +141,8 @@ std::string weights_problem(const RunSetup& setup, const std::vector<RankMemory>
       mebibytes(static_cast<double>(here)));
 }
 
-// The peak of the stash over all ranks when I and W run together, where that is less because a
-// layer's stash grows at I; 0 where it is not.
+// The peak of the stash over all ranks with fused backwards, if that is less because a layer's
+// stash grows at I; else 0.
 double smaller_fused_peak(const RunSetup& setup) {
   if (setup.options.level == RecomputeLevel::none || setup.config.parallelism.fuse_backward)
     return 0;
@@ -162,8 +162,9 @@ std::vector<std::string> remarks(const RunSetup& setup, const std::vector<RankMe
   out.insert(out.end(), resume.begin(), resume.end());
   if (const double fused = smaller_fused_peak(setup); fused > 0)
     out.push_back(fmt::format(
-        "recompute.level is {}: what I computes again stays until its W, so the split backward of "
-        "{} stashes up to {} MiB; fused it would be {} MiB: set parallelism.fuse_backward = true",
+        "recompute.level is {}: what I recomputes is kept until its W, so the split backward of {} "
+        "keeps up to {} MiB of activations; with parallelism.fuse_backward = true it would be {} "
+        "MiB",
         setup.config.recompute.level, setup.schedule.name, mebibytes(setup.memory.max_peak_bytes),
         mebibytes(fused)));
   const std::int64_t needed = needed_bytes(setup, ranks);
@@ -175,7 +176,7 @@ std::vector<std::string> remarks(const RunSetup& setup, const std::vector<RankMe
         "recomputation or more machines",
         on_threads(setup) ? "all ranks together need" : "the largest rank needs",
         mebibytes(static_cast<double>(needed)), mebibytes(static_cast<double>(*machine))));
-  // A run of another machine may be planned here.
+  // A run on another machine may be planned here, so these are remarks and no errors.
   std::vector<std::string> problems = {
       weights, launch_problem(setup.config.comm, mesh_of(setup.options, setup.schedule).size())};
   if (const std::string cause = setup.options.kind.on_gpu() ? cuda::why_not() : ""; !cause.empty())
@@ -214,7 +215,7 @@ std::vector<RankMemory> memory_by_rank(const RunSetup& setup) {
     RankMemory& rank = ranks[r];
     for (int other = 0; other < mesh.size(); ++other)
       if (place_of(other, mesh).pipeline == static_cast<int>(r)) rank.ranks.push_back(other);
-    // With two pipes a device may hold both copies of a stage: they share one.
+    // With two pipes a device may hold both copies of a stage; they share their weights.
     const auto& placed = schedule.placement.stages_of(static_cast<int>(r));
     const std::set<int> stages(placed.begin(), placed.end());
     rank.stages.assign(stages.begin(), stages.end());
@@ -273,8 +274,8 @@ std::string dry_run_text(const RunSetup& setup, const std::vector<std::string>& 
         cells.push_back(with_commas(fmt::format("{}", rank.traffic.of(kind))));
       moved.add(cells);
     }
-    out += fmt::format("elements that a rank hands to others per step (docs/parallelism.md):\n{}",
-                       moved.text());
+    out +=
+        fmt::format("elements that a rank sends per step (docs/parallelism.md):\n{}", moved.text());
   }
   for (const std::string& remark : remarks(setup, ranks, resume))
     out += remark + "\n";

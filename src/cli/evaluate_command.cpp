@@ -104,7 +104,7 @@ void add_evaluate(CLI::App& app) {
       app.add_subcommand("evaluate", "compute a checkpoint's loss on a file of tokens");
   command
       ->add_option("checkpoint", flags->checkpoint,
-                   "a checkpoint's folder, or the one above it: the latest there")
+                   "checkpoint folder, or a folder of checkpoints (its latest is used)")
       ->required();
   command
       ->add_option("--tokens", flags->tokens,

@@ -77,7 +77,7 @@ void add_generate(CLI::App& app) {
   CLI::App* command = app.add_subcommand("generate", "sample text from a checkpoint");
   command
       ->add_option("checkpoint", flags->checkpoint,
-                   "a checkpoint's folder, or the one above it: the latest there")
+                   "checkpoint folder, or a folder of checkpoints (its latest is used)")
       ->required();
   command->add_option("--prompt", flags->prompt, "text to continue")->type_name("TEXT");
   command

@@ -54,7 +54,7 @@ void add_export(CLI::App& app) {
       app.add_subcommand("export", "a checkpoint to a folder that transformers loads");
   command
       ->add_option("checkpoint", flags->from,
-                   "a checkpoint's folder, or the one above it: the latest there")
+                   "checkpoint folder, or a folder of checkpoints (its latest is used)")
       ->required();
   command->add_option("--out", flags->out, "the folder to write; it must hold no model yet")
       ->type_name("HF_DIR")

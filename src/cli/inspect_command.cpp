@@ -77,7 +77,7 @@ void add_inspect(CLI::App& app) {
   CLI::App* command = app.add_subcommand("inspect", "what a checkpoint holds, verified");
   command
       ->add_option("checkpoint", flags->checkpoint,
-                   "a checkpoint's folder, or the one above it: the latest there")
+                   "checkpoint folder, or a folder of checkpoints (its latest is used)")
       ->required();
   flags->output.add(*command, "text (default), json");
   command->callback([flags] { run(*flags); });

@@ -1,5 +1,5 @@
-// sluice partition CONFIG: which stage gets how many layers, and what that does to work, memory and
-// time.
+// sluice partition CONFIG: how many layers each stage gets, and the work, memory and time that this
+// gives.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -81,17 +81,18 @@ std::string text(const Schedule& schedule, const Balance& balance, const Outcome
     devices.add({fmt::format("{}", d), percent(best.device_share[d]), mebibytes(best.bytes[d]),
                  even ? percent(even->device_share[d]) : "-",
                  even ? mebibytes(even->bytes[d]) : "-"});
-  std::string out = fmt::format(
-      "{}: {} layers on {} devices, {} microbatches; {}\n{}\n{}", schedule.name,
-      balance.query.layers, schedule.num_devices(), schedule.num_microbatches,
-      balance.measured ? "by a profile" : "by counting products", stages.text(), devices.text());
-  if (balance.measured) out += fmt::format("a step takes {:.4g} s", best.step);
+  std::string out =
+      fmt::format("{}: {} layers on {} devices, {} microbatches; {}\n{}\n{}", schedule.name,
+                  balance.query.layers, schedule.num_devices(), schedule.num_microbatches,
+                  balance.measured ? "work measured by a profile" : "work counted in FLOPs",
+                  stages.text(), devices.text());
+  if (balance.measured) out += fmt::format("simulated step: {:.4g} s", best.step);
   if (even)
-    out += balance.measured ? fmt::format(", with even layers {:.4g} s ({:.3f})", even->step,
+    out += balance.measured ? fmt::format(", with even layers {:.4g} s (ratio {:.3f})", even->step,
                                           best.step / even->step)
-                            : fmt::format("a step takes {:.3f} of the time with even layers",
+                            : fmt::format("simulated step: {:.3f} of the time with even layers",
                                           best.step / even->step);
-  if (balance.measured || even) out += ", by the simulator\n";
+  if (balance.measured || even) out += "\n";
   return out + fmt::format("parallelism.layers_per_stage = [{}]\n", fmt::join(best.layers, ", "));
 }
 
@@ -123,7 +124,8 @@ void run(const Flags& flags) {
   std::vector<std::string> words = flags.command->remaining();
   for (const std::string& word : words)
     if (word.starts_with("--parallelism.layers_per_stage"))
-      throw user_error("{}: partition finds the layers of stages itself; leave it out", word);
+      throw user_error("{}: partition chooses the layers per stage itself; leave the flag out",
+                       word);
   if (const auto memory = parse_double(flags.memory);
       !flags.memory.empty() && !(memory && *memory > 0))
     throw user_error("--memory-cap-mib is '{}': needs a number above 0", flags.memory);
@@ -148,8 +150,8 @@ void run(const Flags& flags) {
 
 void add_partition(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* command =
-      app.add_subcommand("partition", "split the layers so that the slowest device is fastest");
+  CLI::App* command = app.add_subcommand(
+      "partition", "choose the layers per stage that make the slowest device fastest");
   flags->command = command;
   command->add_option("config", flags->file, "configuration in TOML (docs/configuration.md)")
       ->required();
@@ -159,7 +161,7 @@ void add_partition(CLI::App& app) {
       ->type_name("FILE");
   command
       ->add_option("--memory-cap-mib", flags->memory,
-                   "most that a device may need (parallelism.device_memory_mib)")
+                   "memory limit of a device in MiB (parallelism.device_memory_mib)")
       ->type_name("X");
   flags->output.add(*command, "text (default), json");
   command->allow_extras();

@@ -1,4 +1,5 @@
-// sluice profile CONFIG: what the ops of a run take on this machine, as a costs file.
+// sluice profile CONFIG: measures how long the ops of a run take on this machine; writes a costs
+// file.
 #include <fmt/ranges.h>
 
 #include "base/say.h"
@@ -20,7 +21,8 @@ struct Flags {
   CLI::App* command = nullptr;
 };
 
-// Milliseconds of each stage's ops on a whole microbatch, and what the schedule makes of them.
+// Milliseconds that each stage's ops take for a whole microbatch, and the step that the simulator
+// makes of them.
 std::string summary(const Schedule& schedule, const Costs& costs) {
   TextTable table({"stage", "rank", "F ms", "I ms", "W ms", "B ms"});
   for (int stage = 0; stage < costs.num_stages(); ++stage) {
@@ -39,16 +41,16 @@ std::string summary(const Schedule& schedule, const Costs& costs) {
   const Simulation simulation = simulate(schedule, costs);
   std::string text = table.text();
   if (!costs.links.empty()) {
-    text += fmt::format("slowest link: {:.1f} us", 1e6 * costs.default_link.latency);
+    text += fmt::format("slowest link: latency {:.1f} us", 1e6 * costs.default_link.latency);
     if (costs.default_link.bytes_per_time > 0)
-      text += fmt::format(" and {:.2f} GB/s", costs.default_link.bytes_per_time / 1e9);
+      text += fmt::format(", {:.2f} GB/s", costs.default_link.bytes_per_time / 1e9);
     text += '\n';
   }
   if (!costs.contention.empty())
-    text += fmt::format("speed with 1..{} ranks busy, of that with all: {:.3f}\n",
+    text += fmt::format("speed of a rank while 1 to {} ranks are busy (1: all busy): {:.3f}\n",
                         costs.contention.size(), fmt::join(costs.contention, " "));
-  return text + fmt::format("a step of {} takes {:.4g} s, {:.1f}% of it bubble\n", schedule.name,
-                            simulation.makespan, 100 * simulation.bubble_rate);
+  return text + fmt::format("simulated step of {}: {:.4g} s, of which {:.1f}% is bubble\n",
+                            schedule.name, simulation.makespan, 100 * simulation.bubble_rate);
 }
 
 ExitCode run(const Flags& flags) {
@@ -75,14 +77,15 @@ ExitCode run(const Flags& flags) {
 
 void add_profile(CLI::App& app, ExitCode& exit_code) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* command =
-      app.add_subcommand("profile", "measure what the ops of a training run cost on this machine");
+  CLI::App* command = app.add_subcommand(
+      "profile", "measure how long the ops of a training run take on this machine");
   flags->command = command;
   command->add_option("config", flags->file, "configuration in TOML (docs/configuration.md)")
       ->required();
   command
-      ->add_option("--out", flags->out,
-                   "the costs file (docs/costs-format.md), for --costs of schedule and simulate")
+      ->add_option(
+          "--out", flags->out,
+          "costs file to write (docs/costs-format.md); other commands read it with --costs")
       ->type_name("FILE");
   command->allow_extras();
   command->footer("Any key can be set: --section.key=value. No data is needed.");

@@ -14,8 +14,8 @@
 namespace sluice::cli {
 
 std::string StepComparison::line() const {
-  return fmt::format("last step {:.4g} s, predicted {:.4g} s ({:.3f})", measured.makespan,
-                     predicted.makespan, measured.makespan / predicted.makespan);
+  return fmt::format("last step: {:.4g} s measured, {:.4g} s predicted (ratio {:.3f})",
+                     measured.makespan, predicted.makespan, measured.makespan / predicted.makespan);
 }
 
 StepComparison compare_step(const Schedule& schedule, std::vector<DeviceTimeline> measured,
@@ -42,7 +42,8 @@ void write_trace(const std::string& path, const StepComparison& step) {
   both.devices.clear();
   both.messages.clear();
   both.name += ": measured and predicted";
-  both.caption = step.line() + ", from the op times of the run and messages that take no time";
+  both.caption =
+      step.line() + "; the prediction takes the run's op times, and no time for messages";
   add_run(both, "measured", step.measured);
   add_run(both, "predicted", step.predicted);
   OutputFlags output;

@@ -39,11 +39,13 @@ std::string stopped_text(const CheckpointConfig& checkpoint, std::int64_t step) 
                      checkpoint.load == "latest" ? "" : " with --checkpoint.load=latest");
 }
 
-// The last step beside its prediction, of all ranks.
+// The last step beside its prediction, for all ranks.
 void report_step(const Flags& flags, const Schedule& schedule, RunEnd end, Progress& progress) {
   if (!end.costs) {
     if (flags.trace.empty()) return;
-    throw user_error("--trace is {}: no step was left to take; raise training.steps", flags.trace);
+    throw user_error(
+        "--trace is {}: no step is left to run, so there is nothing to draw; raise training.steps",
+        flags.trace);
   }
   const StepComparison step = compare_step(schedule, std::move(end.devices), *end.costs);
   if (!flags.trace.empty()) write_trace(flags.trace, step);
@@ -52,7 +54,9 @@ void report_step(const Flags& flags, const Schedule& schedule, RunEnd end, Progr
 
 Format dry_run_format(const Flags& flags) {
   if (!flags.format.empty() && !flags.dry_run)
-    throw user_error("--format is {}: it is of --dry-run; add that or leave it out", flags.format);
+    throw user_error(
+        "--format is {}: only --dry-run prints in a format; add --dry-run, or leave --format out",
+        flags.format);
   OutputFlags output;
   output.format_name = flags.format;
   return output.format("text,json");
@@ -137,14 +141,15 @@ void add_train(CLI::App& app, ExitCode& exit_code) {
   command->add_option("config", flags->file, "configuration in TOML (docs/configuration.md)")
       ->required();
   command->add_flag("--print-config", flags->print_config,
-                    "every value and where it comes from; trains nothing");
-  command->add_flag("--dry-run", flags->dry_run,
-                    "check everything, print memory by class; trains and writes nothing");
-  command->add_option("--format", flags->format, "of the dry run: text (default) or json")
+                    "print every value and where it comes from, and exit");
+  command->add_flag(
+      "--dry-run", flags->dry_run,
+      "check everything and print the memory of each rank; neither trains nor writes");
+  command->add_option("--format", flags->format, "format of the dry run: text (default) or json")
       ->type_name("FORMAT");
   command
       ->add_option("--trace", flags->trace,
-                   "the last step, measured and predicted: .json for Perfetto, .svg or .html")
+                   "draw the last step, measured and predicted: .json for Perfetto, .svg or .html")
       ->type_name("FILE");
   command
       ->add_option("--rollback", flags->rollback,

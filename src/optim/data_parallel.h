@@ -1,11 +1,11 @@
 // What data ranks exchange in a step: gradients before the update, weights after it.
 //
-// Of D = replicate x shard data ranks each owns 1/D of the rows of every weight while gradients are
-// added: it is sent the D pieces of them and adds these in ascending rank order, in fp32. The ranks
-// that update the same rows (the replicas of a shard) then exchange the sums, and the ranks of a
-// replica the rows that each has updated. Both go in buckets of several weights, whose size changes
-// no bit. Elements that a rank hands to others, where rows divide evenly: of gradients (D-1)/D and
-// (replicate-1)/D, of weights (shard-1)/shard.
+// There are D = replicate x shard data ranks. Each of them sums 1/D of the rows of every gradient:
+// it receives D pieces and adds them in ascending rank order, in fp32. Ranks that update the same
+// rows (the replicas of a shard) then exchange these sums. After the update, the ranks of a replica
+// exchange the rows that each has updated. Messages hold buckets of several weights; the bucket
+// size does not change a bit of the result. Where rows divide evenly, a rank sends (D-1)/D +
+// (replicate-1)/D of its gradients and (shard-1)/shard of its weights.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +20,18 @@ namespace sluice {
 
 class DataParallel {
  public:
-  // Both outlive it.
+  // REQUIRES: mesh and traffic outlive it.
   DataParallel(const Mesh& mesh, Traffic& traffic, std::int64_t bucket_bytes)
       : mesh_(mesh), traffic_(traffic), bucket_bytes_(bucket_bytes) {}
 
-  // Of a weight with so many rows, those that this rank updates: all, with one shard.
+  // The rows that this rank updates, of a weight with `rows` of them; all of them with one shard.
   RowRange own_rows(std::int64_t rows) const;
 
-  // Starts to add up the gradients of `weights` and does not wait. Every data rank begins with the
-  // same weights in the same order; nobody changes the gradients until they are finished.
+  // Starts to sum the gradients of `weights` and does not wait. Every data rank begins the same
+  // weights in the same order, and no rank changes the gradients until they are finished.
   void begin_sums(std::span<const Weight> weights);
-  // Waits for all that was begun: the own rows of every gradient are then sums over the data ranks,
-  // and its other rows worthless.
+  // Waits for all that was begun. Then the own rows of every gradient are sums over the data ranks;
+  // its other rows must not be used.
   void finish_sums();
 
   // The updated own rows of every weight -> all rows, on every data rank.

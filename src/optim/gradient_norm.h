@@ -1,10 +1,11 @@
-// The norm of all gradients, the same to the last bit however the weights are spread: sums of
-// squares over the row blocks of each weight (cost/parameters.h), in fp64, added in one order:
-// stages ascending, weights in the order of their stage, tensor ranks ascending, blocks ascending.
+// The norm of all gradients. It has the same bits however the weights are spread over ranks:
+// squares are summed in fp64 over the row blocks of each weight (cost/parameters.h), and these sums
+// are added in one order: stages ascending, weights as in their stage, tensor ranks ascending,
+// blocks ascending.
 //
-// The running sum travels through the pipeline from stage to stage, together with the loss and
-// whatever else all ranks must agree on after a step; the last stage knows the totals and tells
-// everybody. Nobody has to wait for that before it goes on.
+// The running sum travels from stage to stage, together with the loss and all else that ranks must
+// agree on after a step. The last stage sends the totals to every rank. No rank has to wait for
+// them before it continues.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +20,8 @@
 
 namespace sluice {
 
-// Of the rows that a rank updates: kRowBlocks for every weight, zero for blocks that others have
-// and for weights that are not counted here.
+// Sums of squares of the rows that this rank updates: kRowBlocks of them for every weight, zero for
+// blocks of other ranks and for weights that another rank counts.
 std::vector<double> block_sums(std::span<const Weight> weights);
 
 // What all ranks know after a step.
@@ -40,12 +41,13 @@ struct DeviceTotals {
   std::int64_t stop = 0;
 };
 
-// A device's totals, over its data ranks and tensor ranks, each of which calls it with its own
-// weights, loss and wish to stop, and gets the same. REQUIRES: tensor ranks have the same loss.
+// The totals of a device over its data ranks and tensor ranks. Each of them calls it with its own
+// weights, loss and request to stop, and gets the same result. REQUIRES: tensor ranks have the same
+// loss.
 DeviceTotals device_totals(const std::map<int, std::vector<Weight>>& stages, double loss, bool stop,
                            const Mesh& mesh);
 
-// The running sum's way through the pipeline. Every rank begins and finishes the same ones.
+// Passes the running sum through the pipeline. Every rank begins and finishes the same sums.
 class TotalsChain {
  public:
   // All outlive it; rank r of `pipeline` is device r.
@@ -53,9 +55,9 @@ class TotalsChain {
 
   // Does not block.
   void begin(DeviceTotals mine);
-  // Hands on what has come in the meantime. Does not block.
+  // Passes on what has arrived in the meantime. Does not block.
   void poll() { advance(false); }
-  // Blocks for all others.
+  // Blocks until the totals are known.
   StepTotals finish();
 
  private:

@@ -1,15 +1,14 @@
-// AdamW and plain SGD over named parameters, and the learning rate's course. Element by element and
-// in a fixed order of operations, so that an element's new value depends on nothing but its own
-// value, gradient and state: not on the rows around it that the same rank updates.
+// AdamW and plain SGD over named parameters, and the learning-rate schedule. Each element is
+// updated by itself in a fixed order of operations: its new value depends only on its own value,
+// gradient and state, and not on the other rows that the same rank updates.
 //
-// Computed in fp32, whatever weights, gradients and states are made of: what is narrow is widened,
-// and what of it changes is rounded once, to the nearest or stochastically: up or down by chance,
-// in proportion to what is cut off. Then an update much smaller than the step between two narrow
-// numbers moves a weight now and then, and by as much on average, where rounding to the nearest
-// would lose it. The chance is drawn from (seed, step, the weight's name, the element's place in
-// the whole weight, with the parts of tensor ranks one behind the other): neither schedule nor mesh
-// changes it but for the parts that tensor ranks make of columns, and ranks that hold the same rows
-// draw the same.
+// Updates are computed in fp32. bf16 values are widened first, and those that change are rounded
+// once: to the nearest, or stochastically, that is, up or down at random with probabilities that
+// keep the mean. An update much smaller than the gap between two bf16 numbers then moves a weight
+// now and then, right on average; rounding to the nearest would lose it. The random bits depend on
+// the seed, the step, the weight's name and the element's place in the whole weight, in which the
+// parts of tensor ranks follow one another. So schedule and mesh do not change them, except where
+// tensor ranks split columns, and ranks that hold the same rows draw the same bits.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -22,15 +21,15 @@
 
 namespace sluice {
 
-// A weight as this rank holds it; the tensors are handles to the model's own, contiguous.
+// A weight as this rank holds it. The tensors share the model's memory and are contiguous.
 struct Weight {
   std::string name;
   at::Tensor value;
   at::Tensor gradient;
   bool decay = true;    // weight decay applies
-  bool counted = true;  // in norms: of the ranks that hold it, one does
-  RowRange own;         // the rows that this rank updates; the other data ranks have the others
-  std::string drawn_as = {};  // another name for stochastic rounding to go by; empty: its own
+  bool counted = true;  // in the gradient norm: exactly one of the ranks that hold it counts it
+  RowRange own;         // the rows that this rank updates; other data ranks update the others
+  std::string drawn_as = {};  // the name that stochastic rounding goes by; empty: `name`
   std::int64_t place = 0;     // of its first element in the whole weight
 
   std::int64_t rows() const { return value.size(0); }
@@ -62,8 +61,8 @@ class Optimizer {
   // One update of the own rows with gradients times `gradient_scale`. `step` counts from 1.
   void step(std::int64_t step, double learning_rate, double gradient_scale);
 
-  // Copies masters, or weights that have none, and states, of the own rows; goes back to the last
-  // copy.
+  // keep() copies the own rows of masters (of the weights, without masters) and of states;
+  // restore() goes back to the last copy.
   void keep();
   void restore();
 
@@ -95,8 +94,8 @@ class Optimizer {
   std::vector<Slot> slots_;
 };
 
-// What a gradient of this norm is to be multiplied by, so that it is at most `max_norm`; 0: no
-// limit. The one place that decides whether to clip.
+// The factor that clips a gradient of this norm to `max_norm`; 1 where it is small enough, or where
+// `max_norm` is 0. The only place that decides whether to clip.
 double clip_scale(double gradient_norm, double max_norm);
 
 // Linear warm-up over `warmup_steps`, then a cosine down to `min_ratio` at `num_steps`. `step`

@@ -10,8 +10,9 @@
 namespace sluice {
 
 std::string AttentionPlans::line() const {
-  return fmt::format("cuDNN: {} plans for documents of {} to {} tokens, {:.1f} s", count, shortest,
-                     longest, seconds);
+  return fmt::format(
+      "prepared {} cuDNN attention plans for documents of {} to {} tokens in {:.1f} s", count,
+      shortest, longest, seconds);
 }
 
 AttentionPlans make_attention_plans(const TrainerOptions& options, const SliceBounds& bounds,

@@ -14,7 +14,7 @@ void check_tokens(std::span<const std::int32_t> tokens, std::int64_t first, cons
     return token >= config.model.vocab_size;
   });
   if (beyond != tokens.end())
-    throw UserError(fmt::format("token {} of {} is {}: the model's vocabulary has 0 to {}",
+    throw UserError(fmt::format("token {} of {} is {}: the model's vocabulary is 0 to {}",
                                 first + (beyond - tokens.begin()), source.name(), *beyond,
                                 config.model.vocab_size - 1),
                     ExitCode::bad_data);

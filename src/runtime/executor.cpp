@@ -72,7 +72,7 @@ void Executor::run_to(std::size_t limit) {
   for (; next_ < limit; ++next_) {
     const Op& op = program()[next_];
     try {
-      // Waiting is not computing: the input is awaited before the clock of the op starts.
+      // Waiting is not computing: the op's clock starts when its input is there.
       if (op.kind == OpKind::F || gives_input_gradient(op.kind)) {
         const Key key{op.kind != OpKind::F, op.stage, op.microbatch, op.slice};
         if (const auto found = arriving_.find(key); found != arriving_.end()) {
@@ -98,7 +98,7 @@ void Executor::run_to(std::size_t limit) {
     } catch (const UserError& error) {
       throw UserError(located(error.what(), next_), error.code());
     } catch (const c10::Error& error) {
-      if (is_out_of_memory(error)) throw;  // who knows what else is held tells it
+      if (is_out_of_memory(error)) throw;  // the trainer knows what else is allocated
       throw InternalError(located(error.what_without_backtrace(), next_));
     } catch (const std::exception& error) {
       throw InternalError(located(error.what(), next_));
@@ -148,7 +148,7 @@ void Executor::run_op(const Op& op) {
     }
     case OpKind::I:
     case OpKind::B: {
-      // Handed on, so that it is gone as soon as the stage's last layer is done with it.
+      // Moved, so that it is freed as soon as the stage's last layer is done with it.
       at::Tensor gradient = take_input(op, true);
       Stage& stage = *stages_.at(op.stage);
       hand_over(op, true,
@@ -184,8 +184,8 @@ at::Tensor Executor::take_input(const Op& op, bool gradient) {
 }
 
 void Executor::hand_over(const Op& op, bool gradient, at::Tensor tensor) {
-  if (!tensor.defined()) return;  // of the first stage's input, or of a loss alone
-  // Behind the last stage is the loss, which gives a gradient back at once.
+  if (!tensor.defined()) return;  // the gradient of the first stage's input, or only a loss
+  // After the last stage comes the loss, which gives a gradient back at once.
   const bool turns = !gradient && op.stage + 1 == schedule_.num_stages();
   const int to = turns ? op.stage : gradient ? op.stage - 1 : op.stage + 1;
   const Key key{gradient || turns, to, op.microbatch, op.slice};
@@ -226,7 +226,7 @@ void Executor::reap_sends() {
   std::erase_if(sent_, [&](TensorMessage& message) { return message.test(pipeline_); });
 }
 
-// Called where there may be more than before: they only shrink elsewhere.
+// Called only where buffers may have grown.
 void Executor::count_buffers() {
   std::int64_t bytes = 0;
   for (const auto* made : {&here_, &leaving_})

@@ -1,6 +1,6 @@
-// The executor: one loop over one rank's lowered program. It knows no schedule by name; what was
-// proved is what it runs: receives are posted where they stand, sends leave where they stand and
-// finish on their own, a stash is freed by the op that last needs it.
+// The executor: one loop over one rank's lowered program. It knows no schedule by name and runs
+// exactly what was proved: a receive is posted and a send starts where it stands in the program,
+// sends finish on their own, and a stash is freed by the last op that needs it.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -29,13 +29,14 @@ struct ExecutedStep {
   DeviceTimeline timeline;             // seconds since `origin`; memory in stash bytes
   std::int64_t peak_stash_bytes = 0;   // the ledger, read at op ends
   std::int64_t peak_buffer_bytes = 0;  // tensors between stages: arriving, kept, leaving
-  double issued = 0;  // seconds since `origin` at which this thread had begun the last op; on a GPU
-                      // long before it ends, or the GPU would have waited for the thread
+  // Seconds since `origin` when this thread had issued the last op. On a GPU this should be long
+  // before the op ends; otherwise the GPU waits for the thread.
+  double issued = 0;
 };
 
-// How the tensors between stages travel where several tensor ranks share a stage. Each rank sends
-// to its peer of the next stage: all tokens; or its share of them, because that is what it has
-// (`divided`), or to be put together there (`scatter`).
+// How tensors travel between stages that several tensor ranks share. Each rank sends to its peer of
+// the next stage: all tokens, or only its share of them. It sends a share because it has no more
+// (`divided`), or because the receivers gather the shares (`scatter`).
 struct Boundary {
   TensorGroup* tensor = nullptr;
   bool divided = false;

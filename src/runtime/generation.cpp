@@ -44,7 +44,7 @@ void TextGenerator::check_prompt(std::span<const std::int32_t> prompt) const {
   if (prompt.empty()) throw user_error("the prompt is empty: needs at least one token");
   for (const std::int32_t token : prompt)
     if (token < 0 || token >= config().model.vocab_size)
-      throw user_error("token {} of the prompt: the model's vocabulary has 0 to {}", token,
+      throw user_error("the prompt has token {}: the model's vocabulary is 0 to {}", token,
                        config().model.vocab_size - 1);
 }
 
@@ -78,8 +78,8 @@ std::int64_t TextGenerator::continue_text(const std::string& prompt, const Sampl
   const auto words = model_.tokenizer.empty() ? nullptr : open_tokenizer(model_.tokenizer);
   if (!words && config().model.vocab_size > kByteVocabulary)
     throw user_error(
-        "model.vocab_size is {}, and {} has no tokenizer.json beside it: text is for the byte "
-        "tokenizer's {} tokens; put the model's there, or use --prompt-ids",
+        "model.vocab_size is {}, and {} has no tokenizer.json: without one, a text prompt needs a "
+        "model of bytes ({} tokens); put the model's tokenizer.json there, or use --prompt-ids",
         config().model.vocab_size, model_.folder, kByteVocabulary);
   const std::vector<std::int32_t> tokens = words ? words->encode(prompt) : encode_bytes(prompt);
   check_prompt(tokens);

@@ -62,8 +62,8 @@ GpuMemory fixed_memory(const TrainerOptions& options, const Schedule& schedule,
 std::string memory_line(GpuMemory memory, std::int64_t peak) {
   memory.rest = rest_of(memory, peak);
   return fmt::format(
-      "{:.2f} GiB: weights {:.2f}, gradients {:.2f}, optimizer {:.2f}, stash {:.2f}, buffers, "
-      "workspace and rounding {:.2f}",
+      "{:.2f} GiB: weights {:.2f}, gradients {:.2f}, optimizer {:.2f}, activations {:.2f}, "
+      "buffers, workspace and rounding {:.2f}",
       gibibytes(peak), gibibytes(memory.weights), gibibytes(memory.gradients),
       gibibytes(memory.optimizer), gibibytes(memory.stash), gibibytes(memory.rest));
 }
@@ -74,9 +74,9 @@ UserError out_of_memory(const TrainerOptions& options, const Schedule& schedule,
   memory.stash = stash;
   if (!options.kind.on_gpu())
     return UserError(
-        fmt::format("this machine's memory is full. A pipeline's weights take {:.2f} GiB, its "
-                    "gradients {:.2f} and its optimizer {:.2f}; this rank's stash held {:.2f}; {}; "
-                    "train --dry-run says what a run needs",
+        fmt::format("out of memory on this machine: the weights of a pipeline take {:.2f} GiB, its "
+                    "gradients {:.2f}, its optimizer {:.2f}, and the activations of this rank took "
+                    "{:.2f}; {}; train --dry-run shows what a run needs",
                     gibibytes(memory.weights), gibibytes(memory.gradients),
                     gibibytes(memory.optimizer), gibibytes(stash), remedy(options, memory)),
         ExitCode::temporary);
@@ -84,19 +84,19 @@ UserError out_of_memory(const TrainerOptions& options, const Schedule& schedule,
   memory.rest = rest_of(memory, use.allocated);
   const double total = gibibytes(use.total);
   const std::int64_t fixed = memory.weights + memory.gradients + memory.optimizer;
-  if (fixed > use.allocated)  // while they were made, or after the ops, and they are gone again
+  if (fixed > use.allocated)  // while they were being allocated, or when some are freed already
     return UserError(
-        fmt::format("the GPU's {:.1f} GiB are full. Weights take {:.2f} GiB, gradients {:.2f} and "
-                    "the optimizer {:.2f}, {:.2f} in all; the most that was held is {:.2f}; {}",
+        fmt::format("out of GPU memory ({:.1f} GiB): weights need {:.2f} GiB, gradients {:.2f} and "
+                    "the optimizer {:.2f}, {:.2f} in all; at the peak {:.2f} were in use; {}",
                     total, gibibytes(memory.weights), gibibytes(memory.gradients),
                     gibibytes(memory.optimizer), gibibytes(fixed), gibibytes(use.peak),
                     remedy_for_states(options)),
         ExitCode::temporary);
   const bool shared = schedule.num_devices() > 1 && !world.moves_device_memory();
   return UserError(
-      fmt::format("the GPU's {:.1f} GiB are full. Held: {}{}; {}", total,
+      fmt::format("out of GPU memory ({:.1f} GiB); in use: {}{}; {}", total,
                   memory_line(memory, use.allocated),
-                  shared ? " (with the stash of other ranks)" : "", remedy(options, memory)),
+                  shared ? " (including activations of other ranks)" : "", remedy(options, memory)),
       ExitCode::temporary);
 }
 

@@ -1,4 +1,4 @@
-// Where the memory of a GPU has gone, by name; and what to say when it, or the machine's, is full.
+// What uses a GPU's memory, by name, and the error for a GPU or a machine that runs out of it.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@ struct GpuMemory {
   std::int64_t rest = 0;  // tensors between stages, temporaries of ops, rounding
 };
 
-// What is held from start to end: by all ranks of a pipeline, or by this one where it has a GPU of
-// its own.
+// What stays allocated from start to end: by all ranks of a pipeline, or by this rank alone if it
+// has a GPU of its own.
 GpuMemory fixed_memory(const TrainerOptions& options, const Schedule& schedule,
                        const Communicator& world);
 
-// The error of a run whose GPU or machine is full while `stash` bytes are stashed: one line with
-// what holds how much and which setting would help most.
+// The error of a run that is out of memory while `stash` bytes are stashed: one line that says what
+// takes how much, and which setting would help most.
 UserError out_of_memory(const TrainerOptions& options, const Schedule& schedule,
                         const Communicator& world, std::int64_t stash);
 

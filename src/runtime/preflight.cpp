@@ -34,7 +34,7 @@ std::vector<TensorSpec> saved_tensors(const TrainerOptions& options) {
   return out;
 }
 
-// The step that the run would go on from; `remarks` gets what to know about it.
+// The step that the run would resume from, 0 for none; `remarks` gets what to know about it.
 std::int64_t check_checkpoint(const Config& config, const TrainerOptions& options, int rollback,
                               std::vector<std::string>& remarks) {
   const std::optional<FoundCheckpoint> found = find_checkpoint(config.checkpoint, rollback);
@@ -65,7 +65,7 @@ std::int64_t check_checkpoint(const Config& config, const TrainerOptions& option
   return step;
 }
 
-// A batch may be more than memory holds, and long to read: of a large one, the ends stand for it.
+// A batch may be larger than memory and slow to read: of a large one only both ends are read.
 void check_batch(const Dataset& training, std::int64_t first, std::int64_t num_sequences) {
   constexpr std::int64_t kEnd = 64;
   for (std::int64_t n = 0; n < num_sequences; ++n)

@@ -1,5 +1,5 @@
-// What can be known before a run starts: whether it would start. Reads the data and the checkpoint
-// it would resume from, allocates no weights, writes nothing.
+// Checks whether a run would start. Reads the data and the checkpoint that it would resume from;
+// allocates no weights and writes nothing.
 #pragma once
 
 #include <string>

@@ -19,7 +19,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Says when every rank has finished, without making any wait: they are to go on computing.
+// Tells when every rank has finished measuring. No rank waits: each keeps computing until then.
 class Finish {
  public:
   explicit Finish(Communicator& world)
@@ -30,7 +30,7 @@ class Finish {
           world.recv(rank, std::span(inbox_).subspan(static_cast<std::size_t>(rank), 1), kLabel));
   }
 
-  // This rank has.
+  // This rank has finished.
   void mine() {
     finished_ = true;
     if (world_.rank() > 0) tell(0);
@@ -57,7 +57,7 @@ class Finish {
   std::vector<Request> receives_, sends_;
 };
 
-// The program with its backwards split where they were fused, and fused where they were split.
+// The same program with fused backwards split and split backwards fused.
 Schedule other_form(const Schedule& schedule) {
   Schedule out = schedule;
   for (Program& program : out.programs) {
@@ -117,7 +117,7 @@ class Player {
     return count / seconds_since(start);
   }
 
-  // Adds to `timings` until that is enough.
+  // Plays rounds and adds to `timings` until there are enough.
   void play(const Schedule& form, OpTimings& timings) {
     ++passes_;
     Executor executor = make_executor(form);
@@ -143,7 +143,7 @@ class Player {
                     {&tensor_group_, tensor_.sequence_norms(), options_.scatter_gather, nullptr});
   }
 
-  // Tensor ranks play the same rounds: as many as the first of them says.
+  // Tensor ranks must play the same rounds, so the first of them decides how many.
   bool agreed(bool mine) {
     mesh_.tensor().broadcast(0, std::as_writable_bytes(std::span(&mine, 1)), "profile");
     return mine;
@@ -182,7 +182,7 @@ class Player {
   int passes_ = 0;
 };
 
-// Half the time of a message there and back, the median of some. Both ranks of the pair call it.
+// Half the time of a message there and back: the median of several. Both ranks of the pair call it.
 double one_way(Communicator& world, int peer, bool first, const at::Tensor& bytes) {
   constexpr int kTrips = 31;
   std::vector<double> trips;
@@ -237,7 +237,8 @@ void measure_links(const Schedule& schedule, Communicator& world, const at::Tens
 
 }  // namespace
 
-// How much faster a device is while others are idle: all work, then all but the last, and so on.
+// How much faster a device is while others are idle: first all work, then all but the last, and so
+// on.
 std::vector<double> measure_contention(Player& player, const Schedule& lowered, Communicator& ranks,
                                        const ProfileOptions& profile) {
   // Short rounds, so that all end at about the same time.
@@ -289,9 +290,9 @@ Costs profile_ops(const TrainerOptions& options, const Schedule& lowered, Commun
     for (int slice = 0; slice < lowered.num_slices; ++slice)
       largest = std::max(
           {largest, costs.at(stage, slice).sent_forward, costs.at(stage, slice).sent_backward});
-  // On a GPU that ranks share a tensor changes hands, whatever its size: no link limits that.
+  // Ranks that share a GPU hand tensors over without copying, so there is no link to measure.
   if (!shared) measure_links(lowered, mesh.pipeline(), memory(largest), costs);
-  // The first two data ranks stand for all, with as much as their first stage reduces.
+  // The first two data ranks stand for all; the message is as large as their first stage reduces.
   if (Communicator& data = mesh.data(); data.size() > 1) {
     world.barrier("profile");
     const at::Tensor large = memory(std::clamp(costs.reduce_bytes(0), 1.0, 64.0 * (1 << 20)));

@@ -1,5 +1,4 @@
-// What the ops of a run take on this machine: seconds, bytes and links, as the simulator reads
-// them.
+// Measures what the ops of a run take on this machine: seconds, bytes and links, for the simulator.
 #pragma once
 
 #include <functional>
@@ -18,12 +17,12 @@ struct ProfileOptions {
   std::function<void(const std::string&)> on_progress;  // rank 0, every few seconds; may be empty
 };
 
-// Every rank calls it and gets the same. Each rank plays its own program through the executor, on
-// random tokens and with messages that are always there already, so caches, allocator and kernels
-// are those of a real step; all ranks go on until the last has measured, so each op is timed with
-// its neighbours busy. Then the same with the backwards in their other form, fused or split, so
-// that F, I, W and B are all known. Last, messages go to and fro between the ranks that exchange
-// any, pair by pair. REQUIRES: `lowered` proved; rank r of `world` is device r.
+// Every rank calls it and gets the same result. Each rank runs its own program through the
+// executor, on random tokens and with messages that are always there already, so caches, allocator
+// and kernels are those of a real step. All ranks continue until the last one has measured, so each
+// op is timed with its neighbours busy. The same is done with backwards in their other form, fused
+// or split, so that F, I, W and B are all known. Last, messages are timed between the ranks that
+// exchange any, pair by pair. REQUIRES: `lowered` proved; rank r of `world` is device r.
 Costs profile_ops(const TrainerOptions& options, const Schedule& lowered, Communicator& world,
                   const ProfileOptions& profile = {});
 

@@ -20,14 +20,15 @@ MeshShape mesh_of(const TrainerOptions& options, const Schedule& schedule) {
 }
 
 bool head_in_forward(const TrainerOptions& options) {
-  // A forward that is run before the step before is settled must leave the gradients alone.
+  // With deferred validation a forward may run before the previous step is settled, so it must not
+  // touch the gradients.
   return options.kind.on_gpu() && options.mesh.tensor == 1 && !options.deferred_validation;
 }
 
 std::vector<std::int64_t> even_layers(std::int64_t layers, int stages) {
   if (layers < stages)
-    throw user_error("{} layers cannot be dealt to {} stages: use fewer stages or more layers",
-                     layers, stages);
+    throw user_error("{} layers are too few for {} stages: use fewer stages or more layers", layers,
+                     stages);
   std::vector<std::int64_t> out(static_cast<std::size_t>(stages), layers / stages);
   for (std::int64_t s = 0; s < layers % stages; ++s)
     ++out[static_cast<std::size_t>(s)];
@@ -42,9 +43,8 @@ SliceBounds slice_bounds(const Schedule& schedule, std::int64_t length) {
                          ? length * (c + 1) / k
                          : bounds.back() + schedule.slice_sizes[static_cast<std::size_t>(c)]);
   if (bounds.back() != length)
-    throw user_error(
-        "the schedule's slices have {} tokens and the sequence has {}: make them equal",
-        bounds.back(), length);
+    throw user_error("the schedule's slices hold {} tokens and a sequence has {}: make both equal",
+                     bounds.back(), length);
   return bounds;
 }
 
@@ -53,8 +53,9 @@ std::map<int, std::unique_ptr<Stage>> make_stages(const TrainerOptions& options,
                                                   const TensorParallel& tensor) {
   const int num_stages = schedule.num_stages();
   if (static_cast<int>(options.layers_per_stage.size()) != num_stages)
-    throw user_error("layers are listed for {} stages, and {} has {}",
-                     options.layers_per_stage.size(), schedule.name, num_stages);
+    throw user_error(
+        "parallelism.layers_per_stage lists {} stages, and {} has {}: give one number per stage",
+        options.layers_per_stage.size(), schedule.name, num_stages);
   std::map<int, std::unique_ptr<Stage>> stages;
   for (const int stage : schedule.placement.stages_of(device)) {
     const auto listed = options.layers_per_stage.begin();
@@ -92,13 +93,15 @@ Trainer::Trainer(const TrainerOptions& options, const Schedule& lowered, const D
   const int data_ranks = mesh_.shape().data();
   if (options.global_batch_size % (lowered.num_microbatches * data_ranks) != 0)
     throw user_error(
-        "a global batch of {} sequences does not divide into {} microbatches of {} data ranks",
+        "a global batch of {} sequences does not divide into {} microbatches on each of {} data "
+        "ranks: "
+        "change training.global_batch_size or parallelism.num_microbatches",
         options.global_batch_size, lowered.num_microbatches, data_ranks);
   std::map<int, Stage*> local;
   for (const auto& [number, stage] : stages_) {
     local[number] = stage.get();
     for (const Parameter* parameter : stage->parameters()) {
-      // A tied weight counts once, as the embedding's, and stays equal to it.
+      // A tied weight counts once, as the embedding; the head's copy stays equal to it.
       const bool twice = options.shape.tied_embeddings && parameter->name == "head.weight";
       const Shard& shard = parameter->shard;
       const Weight weight{.name = parameter->name,
@@ -155,7 +158,7 @@ void Trainer::begin(GlobalBatch batch, double scale) {
   if (options_.kind.on_gpu())
     for (Microbatch& microbatch : batch_.microbatches)
       for (at::Tensor* tensor : {&microbatch.tokens, &microbatch.targets})
-        // From pinned memory, so that nobody waits for what the GPU does at the moment.
+        // From pinned memory, so that the copy waits for nothing that the GPU is doing.
         *tensor = tensor->pin_memory().to(options_.kind.device, true);
   for (const auto& [number, stage] : stages_)
     stage->begin_step(bounds_, scale);
@@ -183,7 +186,7 @@ auto Trainer::guarded(const Run& run) {
     mesh_.world().fail(std::make_exception_ptr(error));
     throw error;
   } catch (...) {
-    mesh_.world().fail(std::current_exception());  // before the messages under way are dropped
+    mesh_.world().fail(std::current_exception());  // before messages in flight are dropped
     throw;
   }
 }
@@ -232,10 +235,11 @@ StepResult Trainer::step(std::int64_t number) {
 }
 
 std::optional<StepResult> Trainer::advance(std::int64_t number, const std::function<bool()>& stop) {
-  // Read before the clock starts.
+  // The batch is read before the clock of the step starts.
   const std::int64_t batch_size = options_.global_batch_size;
   GlobalBatch batch = load(data_, {(number - 1) * batch_size, batch_size});
-  // Over the targets of the whole global batch, so that no packing changes the gradient.
+  // The mean is over the targets of the whole global batch, so that packing does not change the
+  // gradient.
   const double scale = batch.num_targets > 0 ? 1.0 / static_cast<double>(batch.num_targets) : 0;
   Open taken;
   StepResult& result = taken.result;
@@ -262,8 +266,8 @@ std::optional<StepResult> Trainer::advance(std::int64_t number, const std::funct
   return options_.deferred_validation ? before : settle();
 }
 
-// The program of a step. Where the step before is open, only its first forwards are run before that
-// is settled, and once more if the update had taken it for another.
+// Runs the program of a step. If the previous step is still open, only the first forwards run
+// before it is settled; they run again if its update had to be corrected.
 ExecutedStep Trainer::execute(double scale, std::optional<StepResult>& before) {
   const auto start = [&] {
     executor_->start(batch_source(), bounds_, options_.shape.dim, options_.kind, origin_);
@@ -326,7 +330,7 @@ StepResult Trainer::close(const StepTotals& totals) {
   return std::move(taken.result);
 }
 
-// The tensor ranks of a stage first: every data rank then adds up the same kind of thing.
+// Tensor ranks of a stage add up first, so that data ranks then add up complete gradients.
 void Trainer::begin_sums(int stage) {
   sum_shared_gradients(stages_.at(stage)->parameters(), tensor_group_);
   data_parallel_.begin_sums(weights_.at(stage));
@@ -346,7 +350,7 @@ at::Tensor Trainer::exchange(int peer, const at::Tensor& mine, TrafficClass traf
                              const char* label) {
   traffic_.add(traffic, mine.numel());
   Communicator& pipeline = mesh_.pipeline();
-  // A copy where the tensor itself changes hands: this rank is about to write to its own.
+  // On a GPU the tensor itself is handed over, so it is copied: this rank writes to its own next.
   const at::Tensor given = mine.is_cuda() ? mine.clone() : mine;
   TensorMessage sent = TensorMessage::send(pipeline, peer, given, label);
   TensorMessage theirs =
@@ -356,8 +360,8 @@ at::Tensor Trainer::exchange(int peer, const at::Tensor& mine, TrafficClass traf
   return theirs.take();
 }
 
-// Two pipes keep two copies of every stage: both add the gradients of pipe 0 and pipe 1, in this
-// order. Of the rows that the rank updates, like all that follows.
+// With two pipes there are two copies of every stage. Both add the gradients of pipe 0 and of pipe
+// 1, in this order. From here on only the rows that this rank updates matter.
 void Trainer::add_replicas() {
   if (schedule_.num_pipes() == 1) return;
   SLUICE_CHECK(schedule_.num_pipes() == 2, "{} pipes", schedule_.num_pipes());
@@ -375,7 +379,7 @@ void Trainer::add_replicas() {
   }
 }
 
-// The lookup's gradient plus the head's, on both ends.
+// Tied embeddings: the gradient of the lookup plus that of the head, on both ends.
 void Trainer::add_tied() {
   const auto find = [&](const char* name) {
     at::Tensor found;

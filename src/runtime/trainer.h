@@ -1,6 +1,6 @@
-// One rank's side of training: its stages, its optimizer, and the step that every rank takes
+// One rank's part of training: its stages, its optimizer, and the step that all ranks take
 // together. The result does not depend on the schedule: gradients are added in the order of
-// microbatches, norms in one canonical order.
+// microbatches, and norms in one canonical order.
 #pragma once
 
 #include <chrono>
@@ -47,7 +47,7 @@ struct TrainerOptions {
   bool scatter_gather = true;
   std::int64_t gradient_bucket_bytes = 25 << 20;
   bool deferred_validation = false;
-  // Packed documents of so many tokens are computed one by one on a GPU; 0: none is.
+  // On a GPU, packed documents of at least this many tokens are computed one by one; 0: none is.
   std::int64_t long_document = kLongDocument;
 };
 
@@ -59,7 +59,7 @@ struct StepResult {
   std::int64_t num_targets = 0;  // tokens with a loss in the global batch
   double squared_lengths = 0;    // of its documents (GlobalBatch)
   ExecutedStep executed;         // this rank's
-  bool stop = false;             // some rank was asked to, before the end of the step
+  bool stop = false;             // some rank was asked to stop before the end of the step
 };
 
 // The mesh of the options with the schedule's pipeline.
@@ -118,21 +118,21 @@ class Trainer {
   bool holds(int stage, const std::string& name);
   const Mesh& mesh() const { return mesh_; }
   const AttentionPlans& plans() const { return plans_; }  // this rank's
-  // What this rank has handed to others so far.
+  // What this rank has sent so far.
   const Traffic& traffic() const { return traffic_; }
 
  private:
-  // A step whose totals are not known yet.
+  // A step whose totals (loss, gradient norm) are not known yet.
   struct Open {
     StepResult result;
-    bool updated = false;  // as if there were nothing to clip
+    bool updated = false;  // already, as if there were nothing to clip
   };
 
   // Lets the stages begin a pass over `batch`, every target's loss counting `scale`.
   void begin(GlobalBatch batch, double scale);
   GlobalBatch load(const Dataset& data, const BatchRange& range) const;
   Executor::DataSource batch_source() const;
-  // What `run` gives; where it throws, the other ranks are told first.
+  // Returns what `run` returns. If it throws, the other ranks are told first.
   template <typename Run>
   auto guarded(const Run& run);
   ExecutedStep execute(double scale, std::optional<StepResult>& before);

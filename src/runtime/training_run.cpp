@@ -40,8 +40,7 @@ RankFigures figures_of(const ExecutedStep& executed) {
   return figures;
 }
 
-// Every rank's figures on their way to rank 0, which asks for them when it wants to report: nobody
-// else waits.
+// Sends every rank's figures to rank 0, which collects them when it reports. No other rank waits.
 class FiguresOnTheirWay {
  public:
   explicit FiguresOnTheirWay(Communicator& world) : world_(world) {}
@@ -62,7 +61,7 @@ class FiguresOnTheirWay {
     if (!leads) reap();
   }
 
-  // Those of the oldest step; on rank 0 only.
+  // The figures of the oldest step; on rank 0 only.
   std::vector<RankFigures> take() {
     world_.wait_all(steps_.front().requests);
     std::vector<RankFigures> figures = std::move(steps_.front().figures);
@@ -70,7 +69,7 @@ class FiguresOnTheirWay {
     return figures;
   }
 
-  // Waits until all of this rank's have arrived.
+  // Waits until all that this rank has sent has arrived.
   void finish() {
     for (Step& step : steps_)
       world_.wait_all(step.requests);
@@ -104,7 +103,7 @@ std::vector<std::vector<Row>> gather_rows(const std::vector<Row>& mine, Communic
   return out;
 }
 
-// The devices of rank 0's pipeline, on rank 0; none elsewhere. Times count from the first op.
+// The timelines of rank 0's pipeline, on rank 0; nothing elsewhere. Times count from the first op.
 std::vector<DeviceTimeline> gather_timelines(const DeviceTimeline& mine, const Mesh& mesh) {
   if (mesh.place().data > 0 || mesh.place().tensor > 0) return {};
   auto spans = gather_rows(mine.spans, mesh.pipeline());
@@ -188,7 +187,7 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
   DeviceTimeline last;
   OpTimings timings;
   FiguresOnTheirWay figures(world);
-  std::map<std::int64_t, double> seconds;  // of steps that are not reported yet
+  std::map<std::int64_t, double> seconds;  // how long the steps took that are not reported yet
   const std::int64_t first = end.last_step + 1;
   const std::int64_t interval = config.validation.interval;
   const auto validates = [&](std::int64_t number) {
@@ -201,7 +200,7 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
   std::int64_t diverged = 0;  // the step whose validation loss is not finite
   const double peak_tflops = peak_tflops_of(run, world);
 
-  GpuMemory memory;  // of all ranks, or of this one with its own GPU
+  GpuMemory memory;  // of all ranks on this GPU, or of this rank alone if it has its own
   const auto report = [&](const StepResult& result) {
     // Whichever rank a signal reached, all stop after the same step.
     stop = stop || result.stop;
@@ -259,7 +258,7 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
     const ExecutedStep& executed = taken ? taken->executed : settled->executed;
     figures.post(figures_of(executed));
     last = executed.timeline;
-    // The first step warms up: it counts only where it is the only one.
+    // The first step warms up, so its times are dropped as soon as there is a second one.
     if (number == first + 1) timings = {};
     timings.add(last);
     end.last_step = number;
@@ -297,7 +296,8 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
   return end;
 }
 
-// By the last checkpoint's model, where the run trained: the trainers have made room for it.
+// Drawn from the last checkpoint, on the device of the run: the trainers are gone and have freed
+// its memory.
 void show_sample(const TrainingRun& run, Communicator& world, const RunEnd& end) {
   const Config& config = run.config;
   if (end.stopped || config.generate.prompt.empty()) return;
@@ -305,9 +305,13 @@ void show_sample(const TrainingRun& run, Communicator& world, const RunEnd& end)
   const std::string checkpoint = config.checkpoint.folder + "/" + step_folder_name(end.last_step);
   if (world.rank() != 0 || !is_there(checkpoint)) return;
   try {
-    run.on_sample(sample_text(checkpoint, config.generate.prompt, {}, run.options.kind.device));
+    const std::string text =
+        sample_text(checkpoint, config.generate.prompt, {}, run.options.kind.device);
+    run.on_note(fmt::format("step {} continues generate.prompt:", end.last_step));
+    run.on_sample(text);
   } catch (const c10::OutOfMemoryError&) {
-    run.on_note("no sample, for which the GPU has no room: sluice generate draws one on the CPU");
+    run.on_note(
+        "no sample: the GPU has no memory left for it; sluice generate draws one on the CPU");
   }
 }
 
@@ -320,7 +324,7 @@ RunEnd run_training(const TrainingRun& run, Communicator& world) {
     return end;
   } catch (const c10::Error& error) {
     if (!is_out_of_memory(error)) throw;
-    // Before the first op, or between steps.
+    // Raised before the first op, or between steps.
     throw out_of_memory(run.options, run.lowered, world, 0);
   }
 }

@@ -64,7 +64,7 @@ TEST_F(TrainStreams, AFullMachineIsToldInOneLine) {
       "--training.global_batch_size=8192 --parallelism.pipeline_parallel_degree=1 "
       "--parallelism.pipeline_parallel_schedule=1f1b --parallelism.num_microbatches=1");
   EXPECT_EQ(ran.code, 75);
-  EXPECT_NE(ran.err.find("this machine's memory is full. A pipeline's weights take "),
+  EXPECT_NE(ran.err.find("out of memory on this machine: the weights of a pipeline take "),
             std::string::npos)
       << ran.err;
   EXPECT_EQ(ran.err.find("bug"), std::string::npos) << ran.err;

@@ -153,8 +153,8 @@ TEST_F(Train, DryRunAndPrintConfigTrainNothing) {
 TEST_F(Train, TheTraceShowsTheMeasuredStepBesideThePredicted) {
   const Ran ran = train("--training.steps=2 --trace trace.json");
   ASSERT_EQ(ran.code, 0) << ran.err;
-  EXPECT_NE(ran.err.find("sluice: last step "), std::string::npos) << ran.err;
-  EXPECT_NE(ran.err.find(" s, predicted "), std::string::npos) << ran.err;
+  EXPECT_NE(ran.err.find("sluice: last step: "), std::string::npos) << ran.err;
+  EXPECT_NE(ran.err.find(" s measured, "), std::string::npos) << ran.err;
   const Json trace = Json::parse(test::read_text(folder_.path() + "/trace.json"));
   std::map<int, std::string> processes;
   std::map<int, int> spans;

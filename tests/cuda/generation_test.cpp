@@ -195,9 +195,9 @@ TEST_F(CudaCommands, AFullGpuIsToldInOneLine) {
     return ran.err;
   };
   const std::string said = expect_full("generate checkpoints --prompt a --device cuda",
-                                       "the GPU is full", "use --device cpu");
+                                       "out of GPU memory", "use --device cpu");
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
-  expect_full("train run.toml --cluster.device=cuda", "Weights take 0.00 GiB",
+  expect_full("train run.toml --cluster.device=cuda", "weights need 0.00 GiB",
               "optimizer.state_dtype");
 }
 

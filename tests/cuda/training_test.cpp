@@ -92,15 +92,16 @@ TEST_F(CudaTraining, AFullGpuIsToldByClass) {
   shape.dim = 512;
   const auto held = static_cast<double>(cuda::memory_use(0).allocated) / (1 << 30);
   const std::string said = said_with(1 << 29, shape, options);
-  for (const char* part : {"full", "weights", "gradients", "optimizer", "stash", "recompute.level"})
+  for (const char* part :
+       {"out of GPU memory", "weights", "gradients", "optimizer", "recompute.level"})
     EXPECT_NE(said.find(part), std::string::npos) << said;
   EXPECT_EQ(said.find('\n'), std::string::npos) << said;
   // Most of it is what the forward that failed had stashed.
   double stash = 0, rest = 0;
-  const std::size_t at = said.find("stash");
+  const std::size_t at = said.find("activations ");
   ASSERT_NE(at, std::string::npos) << said;
-  ASSERT_EQ(std::sscanf(said.c_str() + at, "stash %lf, buffers, workspace and rounding %lf", &stash,
-                        &rest),
+  ASSERT_EQ(std::sscanf(said.c_str() + at, "activations %lf, buffers, workspace and rounding %lf",
+                        &stash, &rest),
             2)
       << said;
   EXPECT_GT(stash, rest - held) << said;  // cuBLAS keeps room for every stream there was
