@@ -170,12 +170,14 @@ TEST(TextFormatTest, EveryFileOfPyTorchsIsReadWrittenAndValid) {
 TEST(TextFormatTest, CellsThatAreNoOpAreRefusedWithRowAndColumn) {
   EXPECT_EQ(refusal("0F0,F1\n"),
             "row 1, column 2: 'F1': an op starts with its stage number, as in 2F0");
-  EXPECT_EQ(refusal("0F0\n1F0,,1X0\n"),
-            "row 2, column 3: '1X0': 'X' is not an op kind; the kinds are F I W B SEND_F RECV_F SEND_B \"
-            \"RECV_B REDUCE_GRAD UPDATE UNSHARD RESHARD\");
-  EXPECT_EQ(refusal("0f0\n"),
-            "row 1, column 1: '0f0': '' is not an op kind; the kinds are F I W B SEND_F RECV_F SEND_B \"
-            \"RECV_B REDUCE_GRAD UPDATE UNSHARD RESHARD\");
+  EXPECT_EQ(
+      refusal("0F0\n1F0,,1X0\n"),
+      "row 2, column 3: '1X0': 'X' is not an op kind; the kinds are F I W B SEND_F RECV_F SEND_B "
+      "RECV_B REDUCE_GRAD UPDATE UNSHARD RESHARD");
+  EXPECT_EQ(
+      refusal("0f0\n"),
+      "row 1, column 1: '0f0': '' is not an op kind; the kinds are F I W B SEND_F RECV_F SEND_B "
+      "RECV_B REDUCE_GRAD UPDATE UNSHARD RESHARD");
   EXPECT_EQ(refusal("0F0x\n"), "row 1, column 1: '0F0x': unexpected 'x' after the op");
   EXPECT_EQ(refusal("0F0 0F1\n"), "row 1, column 1: '0F0 0F1': unexpected ' 0F1' after the op");
   EXPECT_EQ(refusal("0F0@1.2\n"), "row 1, column 1: '0F0@1.2': unexpected '.2' after the op");
@@ -208,11 +210,11 @@ TEST(TextFormatTest, BytesThatAreNotPrintableAreShownAsHex) {
             "row 1, column 1: '\\xef\\xbb\\xbf0F0': an op starts with its stage number, as in 2F0");
   EXPECT_EQ(refusal(std::string_view("0F0\0", 4)),
             "row 1, column 1: '0F0\\x00': unexpected '\\x00' after the op");
-  EXPECT_EQ(
-      refusal("0\xc3\x84"
-              "0\n"),
-      "row 1, column 1: '0\\xc3\\x840': '' is not an op kind; the kinds are F I W B SEND_F RECV_F SEND_B \"
-      \"RECV_B REDUCE_GRAD UPDATE UNSHARD RESHARD\");
+  EXPECT_EQ(refusal("0\xc3\x84"
+                    "0\n"),
+            "row 1, column 1: '0\\xc3\\x840': '' is not an op kind; the kinds are F I W B SEND_F "
+            "RECV_F SEND_B "
+            "RECV_B REDUCE_GRAD UPDATE UNSHARD RESHARD");
 }
 
 TEST(TextFormatTest, LongCellsAreShownCutShort) {
