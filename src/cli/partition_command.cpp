@@ -82,8 +82,8 @@ std::string text(const Schedule& schedule, const Balance& balance, const Outcome
                  even ? percent(even->device_share[d]) : "-",
                  even ? mebibytes(even->bytes[d]) : "-"});
   std::string out = fmt::format(
-      "{}: {} layers on {} devices, {} microbatches; {}\n{}\n{}", schedule.name,
-      balance.query.layers, schedule.num_devices(), schedule.num_microbatches,
+      "{}: {} on {}, {}; {}\n{}\n{}", schedule.name, counted(balance.query.layers, "layer"),
+      counted(schedule.num_devices(), "device"), counted(schedule.num_microbatches, "microbatch"),
       balance.measured ? "by a profile" : "by counting products", stages.text(), devices.text());
   if (balance.measured) out += fmt::format("a step takes {:.4g} s", best.step);
   if (even)
