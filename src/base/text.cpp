@@ -71,6 +71,14 @@ std::string with_commas(std::string digits) {
   return digits;
 }
 
+std::string counted(std::int64_t number, std::string_view noun) {
+  const bool hisses = noun.ends_with('s') || noun.ends_with("ch");
+  return fmt::format("{} {}{}", with_commas(std::to_string(number)), noun,
+                     number == 1 ? ""
+                     : hisses    ? "es"
+                                 : "s");
+}
+
 std::string json_quote(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {

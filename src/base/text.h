@@ -28,6 +28,9 @@ std::string number(double value);
 // Digits with an optional sign and fraction, in groups of three: 1,234,567.89
 std::string with_commas(std::string digits);
 
+// "1 rank", "2 ranks", "4,096 microbatches".
+std::string counted(std::int64_t number, std::string_view noun);
+
 // `text` inside double quotes, escaped for JSON.
 std::string json_quote(std::string_view text);
 

@@ -6,11 +6,6 @@
 namespace sluice::cli {
 namespace {
 
-// "8 ranks", "1 rank"
-std::string counted(std::int64_t count, const char* what, const char* plural = "s") {
-  return fmt::format("{} {}{}", with_commas(std::to_string(count)), what, count == 1 ? "" : plural);
-}
-
 std::string folder_text(const char* what, const std::string& folder) {
   return folder.empty() ? fmt::format("no {}", what) : fmt::format("{} in {}", what, folder);
 }
@@ -36,7 +31,7 @@ std::vector<std::string> banner(const RunSetup& setup, const Datasets& data, int
                   mesh.pipeline, mesh.tensor, counted(mesh.size(), "rank"), config.comm.backend,
                   counted(threads_per_rank, "thread"), device),
       fmt::format("schedule: {}, {} of {} per step", schedule.name,
-                  counted(schedule.num_microbatches, "microbatch", "es"),
+                  counted(schedule.num_microbatches, "microbatch"),
                   counted(staged_model(setup.options, schedule).sequences, "sequence")),
       data_line,
       fmt::format("folders: {}, {}", folder_text("checkpoints", config.checkpoint.folder),

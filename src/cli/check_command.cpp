@@ -1,6 +1,7 @@
 // sluice check FILE: prove a schedule from anywhere.
 #include <algorithm>
 
+#include "base/text.h"
 #include "cli/commands.h"
 #include "cli/price.h"
 
@@ -21,8 +22,8 @@ void run(const Flags& flags, ExitCode& exit_code) {
   exit_code = checked.validation.valid() ? ExitCode::ok : ExitCode::invalid_schedule;
   if (json) return flags.output.write(result_json(checked, false));
   if (!checked.validation.valid()) {
-    flags.output.write(fmt::format("invalid: {} has {} problem(s)\n{}", flags.file,
-                                   checked.validation.problems.size(),
+    flags.output.write(fmt::format("invalid: {} has {}\n{}", flags.file,
+                                   counted(std::ssize(checked.validation.problems), "problem"),
                                    problem_lines(checked.validation)));
     return;
   }

@@ -88,17 +88,6 @@ class PairSink : public DocumentSink {
   std::string text_;  // of the document so far
 };
 
-std::string thousands(std::int64_t value) {
-  std::string digits = fmt::format("{}", value);
-  for (auto at = static_cast<std::ptrdiff_t>(digits.size()) - 3; at > 0; at -= 3)
-    digits.insert(static_cast<std::size_t>(at), 1, ',');
-  return digits;
-}
-
-std::string counted(std::int64_t value, const char* what) {
-  return fmt::format("{} {}{}", thousands(value), what, value == 1 ? "" : "s");
-}
-
 TextFormat text_format(const std::string& name) {
   if (name.empty()) return TextFormat::by_name;
   if (name == "text") return TextFormat::text;
@@ -191,8 +180,8 @@ void inspect(const Flags& flags) {
              counted(index.num_sequences, "sequence"), counted(index.num_tokens, "token"),
              counted(index.num_tokens * width, "byte"), item_name(index.type));
   if (index.num_tokens > 0)
-    fmt::print("documents have {} to {} tokens; the largest token is {}\n", thousands(shortest),
-               thousands(longest), largest);
+    fmt::print("documents have {} to {}; the largest token is {}\n",
+               with_commas(std::to_string(shortest)), counted(longest, "token"), largest);
 }
 
 void run(const Flags& flags) {

@@ -259,10 +259,10 @@ std::string dry_run_text(const RunSetup& setup, const std::vector<std::string>& 
     row.push_back(mebibytes(static_cast<double>(sum(ranks, c))));
   table.add(row);
   const MeshShape mesh = mesh_of(setup.options, schedule);
-  std::string out =
-      fmt::format("{} on {} ranks{}, {} microbatches of {} sequences; MiB per rank:\n{}",
-                  schedule.name, mesh.size(), mesh_text(mesh), schedule.num_microbatches,
-                  staged_model(setup.options, schedule).sequences, table.text());
+  std::string out = fmt::format(
+      "{} on {}{} ({}), {} of {}; MiB per rank:\n{}", schedule.name, counted(mesh.size(), "rank"),
+      mesh_text(mesh), setup.config.comm.backend, counted(schedule.num_microbatches, "microbatch"),
+      counted(staged_model(setup.options, schedule).sequences, "sequence"), table.text());
   if (const auto kinds = moving(ranks); !kinds.empty()) {
     std::vector<std::string> names = {"rank"};
     for (const TrafficClass kind : kinds)

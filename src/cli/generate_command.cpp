@@ -65,7 +65,7 @@ void run(const Flags& flags, at::Device device) {
   show("\n");
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
-  say("sluice: {} tokens{} in {:.2f} s: {:.0f} tokens/s\n", drawn,
+  say("sluice: {}{} in {:.2f} s: {:.0f} tokens/s\n", counted(drawn, "token"),
       drawn < options.num_tokens ? ", to the end of the document," : "", seconds,
       static_cast<double>(drawn) / seconds);
 }

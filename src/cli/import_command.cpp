@@ -14,9 +14,9 @@ struct Flags {
 };
 
 void show(const char* done, const Transferred& model) {
-  fmt::print("{} {}: {}, {} layers of width {}, {} tensors, {} parameters, {}{}\n", done,
-             model.folder, model.model.shape, model.model.layers, model.model.dim, model.tensors,
-             with_commas(std::to_string(model.parameters)),
+  fmt::print("{} {}: {}, {} of width {}, {}, {}, {}{}\n", done, model.folder, model.model.shape,
+             counted(model.model.layers, "layer"), model.model.dim,
+             counted(model.tensors, "tensor"), counted(model.parameters, "parameter"),
              model.dtype == Dtype::bf16 ? "bfloat16" : "float32",
              model.tokenizer ? ", with its tokenizer.json" : "");
 }

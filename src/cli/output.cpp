@@ -198,8 +198,9 @@ void OutputFlags::write(const std::string& text) const {
 
 std::string caption(const PricedSchedule& priced) {
   const Schedule& s = priced.schedule;
-  std::string out = fmt::format("{} devices, {} stages, {} microbatches", s.num_devices(),
-                                s.num_stages(), s.num_microbatches);
+  std::string out =
+      fmt::format("{}, {}, {}", counted(s.num_devices(), "device"),
+                  counted(s.num_stages(), "stage"), counted(s.num_microbatches, "microbatch"));
   if (s.num_slices > 1) out += fmt::format(" of {} slices", s.num_slices);
   if (s.num_pipes() > 1) out += fmt::format(", {} pipes", s.num_pipes());
   if (!priced.simulation) return out;

@@ -81,11 +81,13 @@ std::string text(const Schedule& schedule, const Balance& balance, const Outcome
     devices.add({fmt::format("{}", d), percent(best.device_share[d]), mebibytes(best.bytes[d]),
                  even ? percent(even->device_share[d]) : "-",
                  even ? mebibytes(even->bytes[d]) : "-"});
-  std::string out =
-      fmt::format("{}: {} layers on {} devices, {} microbatches; {}\n{}\n{}", schedule.name,
-                  balance.query.layers, schedule.num_devices(), schedule.num_microbatches,
-                  balance.measured ? "work measured by a profile" : "work counted in FLOPs",
-                  stages.text(), devices.text());
+  std::string out = fmt::format(
+      "{}: {} on {}, {}; {}
+{}
+{}", schedule.name, counted(balance.query.layers, "layer"),
+      counted(schedule.num_devices(), "device"), counted(schedule.num_microbatches, "microbatch"),
+      balance.measured ? "work measured by a profile" : "work counted in FLOPs", stages.text(),
+      devices.text());
   if (balance.measured) out += fmt::format("simulated step: {:.4g} s", best.step);
   if (even)
     out += balance.measured ? fmt::format(", with even layers {:.4g} s (ratio {:.3f})", even->step,

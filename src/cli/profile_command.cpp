@@ -59,7 +59,8 @@ ExitCode run(const Flags& flags) {
   const auto& [config, schedule, options, memory, notes] = setup;
   const RankDevices devices(config.cluster, own_gpu(config.comm));
   return run_ranks(
-      config.comm, mesh_of(options, schedule).size(), report_error, [&](Communicator& world) {
+      config.comm, mesh_of(options, schedule).size(), report_error,
+      [&](Communicator& world) {
         const auto stream = devices.take(world.rank());
         ProfileOptions profile;
         profile.threads_per_rank = threads_per_rank(world);
@@ -70,7 +71,8 @@ ExitCode run(const Flags& flags) {
         output.out = flags.out;
         output.write(costs_to_json(costs));
         if (!output.to_standard_output()) OutputFlags().write(summary(schedule, costs));
-      });
+      },
+      shared_facts(config, schedule, nullptr));
 }
 
 }  // namespace

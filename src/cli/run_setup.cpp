@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "cli/balance.h"
 #include "cli/price.h"
+#include "runtime/ranks.h"
 #include "runtime/runnable.h"
 #include "runtime/weights/saved_model.h"
 #include "schedule/transforms/reductions.h"
@@ -54,11 +55,13 @@ Schedule make_schedule(const Config& config) {
 }
 
 RunSetup set_up_run(const LoadedConfig& loaded) {
-  if (const auto problems = validate_config(loaded.values); !problems.empty())
+  Config values = loaded.values;
+  values.comm.backend = chosen_backend(values);
+  if (const auto problems = validate_config(values); !problems.empty())
     throw UserError(join(problems, "; "));
   RunSetup setup;
-  setup.config = resolve_config(loaded.values);
-  setup.notes = config_notes(loaded.values);
+  setup.config = resolve_config(values);
+  setup.notes = config_notes(values);
   setup.schedule = make_schedule(setup.config);
   LayersPerStage& layers = setup.config.parallelism.layers_per_stage;
   if (layers.rule == "auto") {

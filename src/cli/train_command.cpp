@@ -62,10 +62,19 @@ Format dry_run_format(const Flags& flags) {
   return output.format("text,json");
 }
 
+// The value stays auto: what is printed may be the configuration of another start.
+LoadedConfig with_chosen_backend(LoadedConfig loaded) {
+  if (loaded.values.comm.backend != "auto") return loaded;
+  std::string& origin = loaded.origins["comm.backend"];
+  origin = fmt::format("{}, here {}", origin.empty() ? "default" : origin,
+                       chosen_backend(loaded.values));
+  return loaded;
+}
+
 ExitCode run(const Flags& flags) {
   const LoadedConfig loaded = load_run_config(flags.file, flags.command->remaining());
   if (flags.print_config) {
-    if (prints_for_all()) OutputFlags().write(print_config(loaded));
+    if (prints_for_all()) OutputFlags().write(print_config(with_chosen_backend(loaded)));
     return ExitCode::ok;
   }
   const Format format = dry_run_format(flags);
@@ -110,7 +119,7 @@ ExitCode run(const Flags& flags) {
 
   const RankDevices devices(config.cluster, own_gpu(config.comm));
   std::atomic<bool> stopped = false;
-  const ExitCode code = run_ranks(config.comm, mesh.size(), report_error, [&](Communicator& world) {
+  const auto train_rank = [&](Communicator& world) {
     const auto stream = devices.take(world.rank());
     TrainingRun mine = training_run;
     mine.threads_per_rank = threads_per_rank(world);
@@ -128,7 +137,10 @@ ExitCode run(const Flags& flags) {
         end.stopped ? stopped_text(config.checkpoint, end.last_step) : "";
     report_step(flags, schedule, std::move(end), progress);
     if (!last_words.empty()) progress.note(last_words);
-  });
+  };
+  std::vector<Fact> facts = shared_facts(config, schedule, &data.training);
+  facts.push_back({"--rollback", std::to_string(flags.rollback)});
+  const ExitCode code = run_ranks(config.comm, mesh.size(), report_error, train_rank, facts);
   return code == ExitCode::ok && stopped ? ExitCode::terminated : code;
 }
 

@@ -55,6 +55,27 @@ std::int64_t Dataset::longest_document() const {
   return std::min(longest, options_.sequence_length);
 }
 
+std::string Dataset::identity() const {
+  constexpr std::int64_t kStretches = 256, kStretch = 16'384;
+  const std::int64_t total = source_->num_tokens();
+  const std::vector<std::int64_t>& starts = source_->document_starts();
+  std::vector<std::uint64_t> digests = {
+      hash_of({reinterpret_cast<const char*>(starts.data()), starts.size() * sizeof starts[0]})};
+  // Evenly apart from the first to the last; where there are no more, they cover everything.
+  const std::int64_t apart = std::max(kStretch, (total - kStretch) / (kStretches - 1));
+  std::vector<std::int32_t> tokens;
+  for (std::int64_t begin = 0; begin < total; begin += apart) {
+    tokens.resize(static_cast<std::size_t>(std::min(kStretch, total - begin)));
+    source_->read(begin, tokens);
+    digests.push_back(
+        hash_of({reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof tokens[0]}));
+  }
+  return fmt::format(
+      "{} in {} with the digest {:016x}", counted(total, "token"),
+      counted(std::ssize(starts) - 1, "document"),
+      hash_of({reinterpret_cast<const char*>(digests.data()), digests.size() * sizeof digests[0]}));
+}
+
 Sample Dataset::sample(std::int64_t index) const {
   SLUICE_CHECK(index >= 0, "sample {}", index);
   const std::int64_t epoch = epoch_of(index), length = options_.sequence_length;

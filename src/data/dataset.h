@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "data/masking.h"
 #include "data/sample.h"
@@ -44,6 +45,9 @@ class Dataset {
   std::int64_t num_tokens() const { return end_ - begin_; }  // of the split
   // Tokens of the longest document in a sample, or more; 0 where documents run on.
   std::int64_t longest_document() const;
+  // Tokens, documents and a digest, of both splits: one line, the same for the same data. Of much
+  // data, the digest is of stretches that lie evenly apart. May block on the disk.
+  std::string identity() const;
   std::int64_t epoch_of(std::int64_t index) const { return index / num_samples_; }
 
   // The sample at `index` of the whole run. REQUIRES: index >= 0. May block on the disk. Throws

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/text.h"
 #include "comm/mpi/mpi.h"
 #include "comm/nccl/nccl.h"
 #include "comm/threads/threads.h"
@@ -35,12 +36,23 @@ bool share_cores(const RankCores& a, const RankCores& b) {
 
 }  // namespace
 
+std::string chosen_backend(const Config& config, const std::optional<Launch>& launch) {
+  if (config.comm.backend != "auto") return config.comm.backend;
+  // A single process can be all ranks, as threads.
+  if (!launch || launch->size == 1) return "threads";
+  return config.cluster.device == "cuda" ? "nccl" : "mpi";
+}
+
+std::string chosen_backend(const Config& config) {
+  return chosen_backend(config, launch_of_this_process());
+}
+
 std::string launch_problem(const CommConfig& comm, int num_ranks) {
   const std::optional<Launch> launch = launch_of_this_process();
   if (comm.backend == "threads" && launch && launch->size > 1)
     return fmt::format(
         "comm.backend is threads and {} processes were started ({}): each would do the whole work; "
-        "use --comm.backend=mpi (with a GPU each nccl), or start one process",
+        "use --comm.backend=auto, or start one process",
         launch->size, launch->source);
   if (comm.backend != "threads" && !launch)
     return fmt::format(
@@ -51,7 +63,8 @@ std::string launch_problem(const CommConfig& comm, int num_ranks) {
 }
 
 ExitCode run_ranks(const CommConfig& comm, int num_ranks, const Report& report,
-                   const std::function<void(Communicator&)>& body) {
+                   const std::function<void(Communicator&)>& body, const std::vector<Fact>& facts) {
+  SLUICE_CHECK(comm.backend != "auto", "comm.backend is auto for {} ranks", num_ranks);
   keep_freed_memory();
   if (const std::string problem = launch_problem(comm, num_ranks); !problem.empty())
     throw UserError(problem);
@@ -62,11 +75,13 @@ ExitCode run_ranks(const CommConfig& comm, int num_ranks, const Report& report,
     return ExitCode::ok;
   }
   const auto checked = [&](Communicator& world) {
+    check_same_settings(world, facts);
     if (world.size() != num_ranks)
       throw user_error(
-          "comm.backend is {} with {} processes, and the mesh (data x pipeline x tensor) has {} "
-          "ranks: start {} (mpirun -n {}), or change the parallelism degrees",
-          comm.backend, world.size(), num_ranks, num_ranks, num_ranks);
+          "comm.backend is {} with {}, and the mesh (data x pipeline x tensor) has {}: start {} "
+          "(mpirun -n {}), or change the parallelism degrees",
+          comm.backend, counted(world.size(), "process"), counted(num_ranks, "rank"), num_ranks,
+          num_ranks);
     if (comm.backend == "nccl")
       run_nccl(world, own_gpu(comm), options, body);
     else
@@ -134,7 +149,23 @@ int threads_per_rank(std::span<const RankCores> ranks) {
   return std::max(least, 1);
 }
 
+int threads_asked_for(const Environment& environment) {
+  constexpr std::int64_t kMost = 1024;
+  const char* text = environment("OMP_NUM_THREADS");
+  if (!text || !*text) return 0;
+  // A list is one number for each level of nested loops; ours are of the first.
+  const std::string_view first = trim(split(text, ',').front());
+  const std::optional<std::int64_t> threads = parse_int(first);
+  if (!threads || *threads < 1 || *threads > kMost)
+    throw user_error(
+        "OMP_NUM_THREADS is '{}': needs the threads of each rank, a whole number from 1 to {}; "
+        "unset it to divide the cores among the ranks",
+        text, kMost);
+  return static_cast<int>(*threads);
+}
+
 int threads_per_rank(Communicator& world) {
+  if (const int asked = threads_asked_for(std::getenv); asked > 0) return asked;
   RankCores mine;
   gethostname(mine.host.data(), mine.host.size() - 1);
   CPU_ZERO(&mine.cores);

@@ -7,25 +7,36 @@
 #include <array>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "comm/communicator.h"
 #include "comm/launch.h"
+#include "runtime/agreement.h"
 #include "runtime/config/config.h"
 
 namespace sluice {
 
 using Report = std::function<ExitCode(const std::exception_ptr& cause)>;  // prints it
 
-// Runs body(world) on `num_ranks` ranks. Throws what goes wrong, except once processes have met: a
+// What comm.backend = auto stands for: threads; where a launcher started several processes mpi, or
+// with cluster.device = cuda nccl. Other values stay.
+std::string chosen_backend(const Config& config, const std::optional<Launch>& launch);
+// The same for this process.
+std::string chosen_backend(const Config& config);
+
+// Runs body(world) on `num_ranks` ranks, where they are processes after all have compared `facts`.
+// REQUIRES: comm.backend was chosen. Throws what goes wrong, except once processes have met: a
 // failure of theirs is reported by one of them, and the exit code of it is returned by all. To be
 // called at most once in a process, from the main thread, inside of report_once. Throws UserError
 // where the launcher does not fit: none for mpi and nccl, one of several processes for threads, or
-// not as many processes as ranks.
+// not as many processes as ranks; and where facts differ.
 ExitCode run_ranks(const CommConfig& comm, int num_ranks, const Report& report,
-                   const std::function<void(Communicator&)>& body);
+                   const std::function<void(Communicator&)>& body,
+                   const std::vector<Fact>& facts = {});
 
 // What run_ranks would refuse before any rank starts, because of how this process was started; ""
 // where it would not.
@@ -54,7 +65,9 @@ struct RankCores {
 // Threads that each rank may compute with: its cores, dealt among the ranks of its host that share
 // any of them, and the least of this over all ranks, because bits are equal only for equal threads.
 int threads_per_rank(std::span<const RankCores> ranks);
-// The same for the ranks of `world`, each of which calls it.
+// OMP_NUM_THREADS, or 0 where it is not set. Throws UserError for what is not a number of threads.
+int threads_asked_for(const Environment& environment);
+// The threads asked for, else the same for the ranks of `world`, each of which calls it.
 int threads_per_rank(Communicator& world);
 
 }  // namespace sluice

@@ -233,9 +233,10 @@ std::optional<Placement> named_placement(const Metadata& data, int num_devices, 
       return Placement::mirrored(num_devices);
   }
   throw user_error(
-      "row 1: metadata placement '{}' does not fit {} stages on {} devices in {} pipe(s): linear, "
-      "looped, v, mirrored and custom are known",
-      shown(data.placement), num_stages, num_devices, num_pipes);
+      "row 1: metadata placement '{}' does not fit {} on {} in {}: linear, looped, v, mirrored and "
+      "custom are known",
+      shown(data.placement), counted(num_stages, "stage"), counted(num_devices, "device"),
+      counted(num_pipes, "pipe"));
 }
 
 }  // namespace

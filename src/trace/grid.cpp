@@ -318,7 +318,7 @@ std::string render_grid(const Timeline& timeline, const GridOptions& options) {
                     gutter, ruler(timeline, scale, band, tick));
     for (const long d : devices) {
       if (d < 0) {
-        out += fmt::format("... {} devices left out ...\n", num_devices - kMaxDevices);
+        out += fmt::format("... {} left out ...\n", counted(num_devices - kMaxDevices, "device"));
         continue;
       }
       Row row(timeline, scale, band, options.colour);

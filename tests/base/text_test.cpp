@@ -32,6 +32,15 @@ TEST(Text, NearestNameIgnoresCaseAndGivesUpOnNonsense) {
   EXPECT_EQ(nearest_name("completely different", names), "");
 }
 
+TEST(Text, OneIsNotCountedInThePlural) {
+  EXPECT_EQ(counted(1, "rank"), "1 rank");
+  EXPECT_EQ(counted(2, "rank"), "2 ranks");
+  EXPECT_EQ(counted(0, "problem"), "0 problems");
+  EXPECT_EQ(counted(4096, "microbatch"), "4,096 microbatches");
+  EXPECT_EQ(counted(1, "process"), "1 process");
+  EXPECT_EQ(counted(2, "process"), "2 processes");
+}
+
 TEST(Text, QuotesAreSafeInJson) {
   EXPECT_EQ(json_quote("a\"b\\c\n\x01"), "\"a\\\"b\\\\c\\n\\u0001\"");
 }

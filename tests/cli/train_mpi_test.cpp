@@ -79,7 +79,7 @@ class TrainOverMpi : public testing::Test {
     folder_.write("rank", fmt::format("echo $$ >pid.$OMPI_COMM_WORLD_RANK\n"
                                       "[ ! -e rank.$OMPI_COMM_WORLD_RANK ] || "
                                       ". ./rank.$OMPI_COMM_WORLD_RANK\n"
-                                      "exec '{}' train run.toml --comm.backend=mpi \"$@\"\n",
+                                      "exec '{}' train run.toml \"$@\"\n",
                                       SLUICE_ENGINE_BINARY));
   }
 
@@ -163,7 +163,7 @@ TEST_F(TrainOverMpi, GivesTheBitsOfThreadsAndPrintsOnce) {
     for (const int rank : {0, 1})
       EXPECT_TRUE(shard(last, rank) == shards[rank]) << rank;
     EXPECT_EQ(count(ran.out, "step: "), expected.size()) << ran.out;
-    EXPECT_EQ(count(ran.err, "= 2 ranks ("), 1U) << ran.err;
+    EXPECT_EQ(count(ran.err, "= 2 ranks (mpi), 1 thread each"), 1U) << ran.err;
     EXPECT_EQ(count(ran.err, "saved step"), expected.size() / 4) << ran.err;
   }
   // Two ranks, one stage each, four microbatches of four slices, F and B.
@@ -230,14 +230,56 @@ TEST_F(TrainOverMpi, AMistakeOfAllIsToldOnce) {
   expect(mpi("", 3), 2, "with 3 processes, and the mesh (data x pipeline x tensor) has 2 ranks");
   expect(mpi("--model.layrs=4"), 2, "model.layers");
   expect(mpi("--data.path=nowhere.txt"), 3, "nowhere.txt");
-  expect(shell(fmt::format("{} '{}' train run.toml", mpirun(2), SLUICE_ENGINE_BINARY)), 2,
-         "comm.backend is threads and 2 processes were started");
+  expect(mpi("--comm.backend=threads"), 2, "comm.backend is threads and 2 processes were started");
   expect(shell(fmt::format("'{}' train run.toml --comm.backend=mpi", SLUICE_ENGINE_BINARY)), 2,
          "mpirun -n 2");
   EXPECT_FALSE(std::filesystem::exists(path("metrics")));
   const Ran dry = mpi("--dry-run");
   EXPECT_EQ(dry.code, 0) << dry.err;
   EXPECT_EQ(count(dry.out, "stash"), 1U) << dry.out;
+}
+
+TEST_F(TrainOverMpi, ARankWithOtherSettingsIsRefusedByKeyAndRank) {
+  std::string other = test::read_text(path("corpus.txt"));
+  other[100] = 'X';
+  folder_.write("other.txt", other);
+  folder_.write("copy.txt", test::read_text(path("corpus.txt")));
+  for (const char* name : {"v-half", "zb-v"})
+    ASSERT_EQ(shell(fmt::format("'{}' schedule {} --devices 2 --microbatches 4 --format csv "
+                                "--out {}.csv && cp {}.csv {}-copy.csv",
+                                SLUICE_BINARY, name, name, name, name))
+                  .code,
+              0);
+  const std::string csv = "--parallelism.pipeline_parallel_schedule_csv=v-half.csv ";
+  const auto with_rank_1 = [&](const std::string& its, const std::string& all) {
+    folder_.write("rank.1", its);
+    return mpi(all);
+  };
+  const auto expect = [&](const std::string& its, const std::string& said,
+                          const std::string& all = "") {
+    SCOPED_TRACE(its);
+    const Ran ran = with_rank_1(its, all);
+    EXPECT_EQ(ran.code, 2) << ran.err;
+    EXPECT_EQ(count(ran.err, "sluice: "), 1U) << ran.err;
+    EXPECT_EQ(count(ran.err, said), 1U) << ran.err;
+  };
+  expect("set -- --optimizer.lr=0.01",
+         "different settings: optimizer.lr is 0.005 on rank 0 and 0.01 on rank 1; start all");
+  expect("set -- --data.path=other.txt", "different settings: the data is ");
+  expect("set -- --parallelism.pipeline_parallel_schedule=zb-v",
+         "parallelism.pipeline_parallel_schedule is \"v-half\" on rank 0 and \"zb-v\" on rank 1");
+  expect("set -- --parallelism.tensor_parallel_degree=2",
+         "parallelism.tensor_parallel_degree is 1 on rank 0 and 2 on rank 1");
+  expect("set -- --parallelism.pipeline_parallel_schedule_csv=zb-v.csv",
+         "different settings: the schedule's digest is ", csv);
+  expect("export OMP_NUM_THREADS=2", "OMP_NUM_THREADS is not set on rank 0 and 2 on rank 1");
+  EXPECT_FALSE(std::filesystem::exists(path("metrics")));
+  // What is the same at another place is the same.
+  const Ran same = with_rank_1(
+      "set -- --data.path=copy.txt --parallelism.pipeline_parallel_schedule_csv=v-half-copy.csv "
+      "--metrics.folder=elsewhere",
+      csv);
+  EXPECT_EQ(same.code, 0) << same.err;
 }
 
 TEST_F(TrainOverMpi, AnErrorOfOneRankEndsAllWithItsCode) {

@@ -40,13 +40,56 @@ TEST(Ranks, ThreadsOfAProcessShareItsCores) {
   ASSERT_EQ(sched_getaffinity(0, sizeof cores, &cores), 0);
   std::mutex mutex;
   std::vector<int> found;
-  const ExitCode code = run_ranks({}, 2, {}, [&](Communicator& world) {
+  unsetenv("OMP_NUM_THREADS");
+  const ExitCode code = run_ranks({.backend = "threads"}, 2, {}, [&](Communicator& world) {
     const int threads = threads_per_rank(world);
     const std::lock_guard lock(mutex);
     found.push_back(threads);
   });
   EXPECT_EQ(code, ExitCode::ok);
   EXPECT_EQ(found, std::vector<int>(2, std::max(1, CPU_COUNT(&cores) / 2)));
+}
+
+TEST(Ranks, TakeTheThreadsThatOmpNumThreadsAsksFor) {
+  setenv("OMP_NUM_THREADS", "3", 1);
+  std::mutex mutex;
+  std::vector<int> found;
+  run_ranks({.backend = "threads"}, 2, {}, [&](Communicator& world) {
+    const int threads = threads_per_rank(world);
+    const std::lock_guard lock(mutex);
+    found.push_back(threads);
+  });
+  unsetenv("OMP_NUM_THREADS");
+  EXPECT_EQ(found, std::vector<int>(2, 3));
+}
+
+TEST(Ranks, OmpNumThreadsIsANumberOrAList) {
+  const auto asked = [](const char* text) {
+    return threads_asked_for([text](const char*) { return text; });
+  };
+  EXPECT_EQ(asked(nullptr), 0);
+  EXPECT_EQ(asked(""), 0);
+  EXPECT_EQ(asked("4"), 4);
+  EXPECT_EQ(asked(" 4, 2"), 4);
+  for (const char* wrong : {"0", "-1", "many", "4 2", "1000000", ","})
+    EXPECT_THROW(asked(wrong), UserError) << wrong;
+}
+
+TEST(Ranks, AutoIsThreadsOrWhatTheLauncherStarted) {
+  Config config;
+  ASSERT_EQ(config.comm.backend, "auto");
+  const auto chosen = [&](int size) {
+    return chosen_backend(config, Launch{.rank = 0, .size = size, .source = ""});
+  };
+  EXPECT_EQ(chosen_backend(config, std::nullopt), "threads");
+  EXPECT_EQ(chosen(1), "threads");
+  EXPECT_EQ(chosen(2), "mpi");
+  EXPECT_EQ(chosen(0), "mpi");  // PMIx alone does not say how many
+  config.cluster.device = "cuda";
+  EXPECT_EQ(chosen_backend(config, std::nullopt), "threads");
+  EXPECT_EQ(chosen(2), "nccl");
+  config.comm.backend = "mpi";
+  EXPECT_EQ(chosen_backend(config, std::nullopt), "mpi");
 }
 
 TEST(Ranks, WithNcclEachRankOfAMachineHasAGpu) {

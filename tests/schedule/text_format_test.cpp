@@ -322,10 +322,10 @@ TEST(TextFormatTest, BadMetadataIsRefusedWithItsKey) {
   EXPECT_EQ(with("{\"slice_sizes\":[0]}"),
             "row 1: metadata 'slice_sizes' is 0: needs a whole number from 1 to 1099511627776");
   EXPECT_EQ(with("{\"placement\":\"zigzag\"}"),
-            "row 1: metadata placement 'zigzag' does not fit 1 stages on 1 devices in 1 pipe(s): "
+            "row 1: metadata placement 'zigzag' does not fit 1 stage on 1 device in 1 pipe: "
             "linear, looped, v, mirrored and custom are known");
   EXPECT_EQ(with("{\"placement\":\"linear\",\"stages\":2}"),
-            "row 1: metadata placement 'linear' does not fit 2 stages on 1 devices in 1 pipe(s): "
+            "row 1: metadata placement 'linear' does not fit 2 stages on 1 device in 1 pipe: "
             "linear, looped, v, mirrored and custom are known");
 }
 

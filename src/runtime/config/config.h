@@ -123,7 +123,7 @@ struct GenerateConfig {
 };
 
 struct CommConfig {
-  std::string backend = "threads";  // threads, mpi, nccl
+  std::string backend = "auto";  // auto, threads, mpi, nccl; auto: chosen_backend (runtime/ranks.h)
   double train_timeout_seconds = 100;
   bool operator==(const CommConfig&) const = default;
 };

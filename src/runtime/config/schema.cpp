@@ -206,9 +206,10 @@ std::vector<ConfigKey> make_schema() {
       {SLUICE_KEY(generate, prompt),
        .help = "text that the trained model continues after the last step; empty: no sample"},
 
-      {SLUICE_KEY(comm, backend), .choices = {"threads", "mpi", "nccl"},
+      {SLUICE_KEY(comm, backend), .choices = {"auto", "threads", "mpi", "nccl"},
        .help = "threads: all ranks in this process; mpi: one process each, under mpirun or srun; "
-               "nccl: the same with a GPU each"},
+               "nccl: the same with a GPU each; auto: threads, or where mpirun or srun started "
+               "several processes mpi, with cluster.device = cuda nccl"},
       {SLUICE_KEY(comm, train_timeout_seconds),
        .range = {.least = 0, .most = 1e6, .least_excluded = true},
        .help = "a rank that waits longer than this for another gives up and names it"},

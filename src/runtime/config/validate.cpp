@@ -319,11 +319,10 @@ void check_cluster(const Config& config, Problems& problems) {
         "cluster.partitions is {} and parallelism.pipeline_parallel_degree is {}: each rank of the "
         "pipeline has one part; make them equal",
         cluster.partitions, parallelism.pipeline_parallel_degree);
-  if (config.comm.backend != "threads")
+  if (config.comm.backend == "mpi")
     problems.add(
-        "cluster.device is cuda and comm.backend is {}: ranks of one GPU are threads, and ranks "
-        "with a GPU each use nccl",
-        config.comm.backend);
+        "cluster.device is cuda and comm.backend is mpi: ranks that share a GPU are threads, and "
+        "ranks with a GPU each use nccl; leave comm.backend out");
   const int others = parallelism.tensor_parallel_degree *
                      parallelism.data_parallel_replicate_degree *
                      parallelism.data_parallel_shard_degree;
