@@ -5,13 +5,26 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <utility>
+#include <string_view>
+#include <type_traits>
+
+#include "base/text.h"
 
 namespace sluice {
 
+// Texts among the arguments are made printable: they may come from files.
 template <typename... Args>
 void say(fmt::format_string<Args...> text, Args&&... args) {
-  std::fputs(fmt::format(text, std::forward<Args>(args)...).c_str(), stderr);
+  [[maybe_unused]] const auto safe = [](const auto& value) {
+    if constexpr (std::is_convertible_v<decltype(value), std::string_view>)
+      return printable_lines(value);
+    else
+      return value;
+  };
+  const auto print = [&](const auto&... values) {
+    std::fputs(fmt::vformat(text, fmt::make_format_args(values...)).c_str(), stderr);
+  };
+  print(safe(args)...);
 }
 
 }  // namespace sluice

@@ -117,6 +117,33 @@ std::size_t utf8_length(std::string_view text) {
   return length <= text.size() ? length : std::string_view::npos;
 }
 
+namespace {
+
+std::string written_out(std::string_view text, std::string_view kept) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    const bool whole = length != 0 && length != text.npos;
+    const std::string_view character = text.substr(0, whole ? length : 1);
+    const auto first = static_cast<unsigned char>(character[0]);
+    // U+0080 to U+009F are control characters, too.
+    const bool control = first < 0x20 || first == 0x7f ||
+                         (first == 0xc2 && static_cast<unsigned char>(character.back()) < 0xa0);
+    if (whole && (!control || kept.find(character[0]) != kept.npos))
+      out += character;
+    else
+      for (const char c : character)
+        out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    text.remove_prefix(character.size());
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string printable(std::string_view text) { return written_out(text, ""); }
+std::string printable_lines(std::string_view text) { return written_out(text, "\n\t"); }
+
 std::uint64_t hash_of(std::string_view text) {
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const char c : text)
@@ -148,6 +175,12 @@ std::string nearest_name(std::string_view name, std::span<const std::string> can
     }
   }
   return best;
+}
+
+void TextTable::add(std::vector<std::string> row) {
+  for (std::string& cell : row)
+    cell = printable(cell);
+  rows_.push_back(std::move(row));
 }
 
 std::string TextTable::text() const {

@@ -38,17 +38,23 @@ std::string json_quote(std::string_view text);
 // surrogates and what lies beyond the last code point are none), npos where the text ends in it.
 std::size_t utf8_length(std::string_view text);
 
+// The text without what could command a terminal: control characters and bytes that are not UTF-8
+// are written as \xNN. The first form gives one line; the second keeps line ends and tabs.
+std::string printable(std::string_view text);
+std::string printable_lines(std::string_view text);
+
 // FNV-1a.
 std::uint64_t hash_of(std::string_view text);
 
 // The candidate closest to `name` by edit distance (case-insensitive), or "" when none is close.
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates);
 
-// Left-aligned first column, right-aligned others, two spaces apart, one line per row.
+// Left-aligned first column, right-aligned others, two spaces apart, one line per row. Cells are
+// made printable.
 class TextTable {
  public:
   explicit TextTable(std::vector<std::string> header) : rows_{std::move(header)} {}
-  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  void add(std::vector<std::string> row);
   void left_align(int column) { left_.push_back(column); }
   std::string text() const;
 

@@ -1,10 +1,13 @@
 #include "cli/balance.h"
 
 #include "base/error.h"
+#include "base/say.h"
+#include "base/text.h"
 #include "cli/dry_run.h"
 #include "cli/options.h"
 #include "plan/device_memory.h"
 #include "runtime/options.h"
+#include "runtime/ranks.h"
 #include "sim/simulate.h"
 
 namespace sluice::cli {
@@ -16,6 +19,12 @@ PartWork part_work(const PartTimes& times, const Schedule& schedule) {
     return ops.f + (split ? ops.i + ops.w : ops.b);
   };
   return {sum(times.layer), sum(times.embedding), sum(times.head)};
+}
+
+void check_measured_on(const MeasuredOn& measured, const MeasuredOn& run) {
+  if (const auto found = measured_differences(measured, run); !found.empty())
+    throw user_error("{}; measure again (sluice profile) or correct the configuration",
+                     join(found, ", "));
 }
 
 }  // namespace
@@ -32,7 +41,11 @@ Balance balance_of(const Config& config, const Schedule& schedule) {
   if (const std::string& file = config.parallelism.partition_costs; !file.empty()) {
     try {
       const Costs profile = stage_costs_from_json(read_file(file, kMaxCostsBytes));
+      if (profile.measured_on)
+        check_measured_on(*profile.measured_on, measured_on(options, schedule));
       balance.times = measured_part_times(profile, balance.times);
+      if (!profile.measured_on && prints_for_all())
+        say("sluice: {}\n", measured_on_note(file, profile));
       balance.link = profile.default_link;
       balance.measured = true;
     } catch (const UserError& error) {

@@ -1,4 +1,4 @@
-// sluice check FILE: prove a schedule from anywhere.
+// sluice check FILE: is a schedule valid, wherever it comes from?
 #include <algorithm>
 
 #include "base/text.h"
@@ -22,7 +22,7 @@ void run(const Flags& flags, ExitCode& exit_code) {
   exit_code = checked.validation.valid() ? ExitCode::ok : ExitCode::invalid_schedule;
   if (json) return flags.output.write(result_json(checked, false));
   if (!checked.validation.valid()) {
-    flags.output.write(fmt::format("invalid: {} has {}\n{}", flags.file,
+    flags.output.write(fmt::format("invalid: {} has {}\n{}", printable(flags.file),
                                    counted(std::ssize(checked.validation.problems), "problem"),
                                    problem_lines(checked.validation)));
     return;
@@ -39,10 +39,11 @@ void run(const Flags& flags, ExitCode& exit_code) {
 void add_check(CLI::App& app, ExitCode& exit_code) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command =
-      app.add_subcommand("check", "prove a schedule from anywhere (csv, torch-csv)");
-  command->add_option("file", flags->file, "schedule text; - is standard input")->required();
+      app.add_subcommand("check", "check that a schedule file is valid and cannot deadlock");
+  command->add_option("file", flags->file, "schedule in csv or torch-csv; - is standard input")
+      ->required();
   add_int(*command, "--buffers", flags->buffers, 0, 1 << 30,
-          "more receive buffers than N on a device is a problem");
+          "call it invalid if a device needs more than N receive buffers");
   flags->output.add(*command, "text (default), json");
   command->callback([flags, &exit_code] { run(*flags, exit_code); });
 }

@@ -124,10 +124,10 @@ void convert(const Flags& flags) {
   const std::string prefix = indexed_prefix(flags.out);
   refuse_output_inside_input(flags, prefix);
   const std::vector<std::string> files = document_files(flags.input);
-  check_of(!flags.key.empty(), "--key",
-           std::any_of(files.begin(), files.end(),
-                       [&](const auto& file) { return reads_as_jsonl(file, options.format); }),
-           "--format jsonl");
+  check_needs(!flags.key.empty(), "--key",
+              std::any_of(files.begin(), files.end(),
+                          [&](const auto& file) { return reads_as_jsonl(file, options.format); }),
+              "--format jsonl");
   Progress progress("reading");
   options.progress = [&](std::int64_t done, std::int64_t total) { progress.show(done, total); };
   const auto tokenizer = flags.tokenizer.empty() ? nullptr : open_tokenizer(flags.tokenizer);

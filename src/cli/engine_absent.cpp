@@ -18,7 +18,7 @@ constexpr std::array<std::pair<const char*, const char*>, 8> kCommands = {
      {"export", "weights for transformers (./sluice export CHECKPOINT --out HF_DIR)"},
      {"profile", "measure what the ops of a training run cost (./sluice profile CONFIG)"},
      {"partition",
-      "split the layers so that the slowest device is fastest (./sluice partition CONFIG)"}}};
+      "split layers over stages for the fastest slowest device (./sluice partition CONFIG)"}}};
 
 }  // namespace
 
@@ -34,5 +34,7 @@ void add_engine_commands(CLI::App& app, ExitCode&) {
     });
   }
 }
+
+std::vector<std::string> config_flags() { return {}; }
 
 }  // namespace sluice::cli

@@ -1,5 +1,6 @@
 // The commands that need the machine side.
 #include "cli/commands.h"
+#include "runtime/config/schema.h"
 
 namespace sluice::cli {
 
@@ -12,6 +13,13 @@ void add_engine_commands(CLI::App& app, ExitCode& exit_code) {
   add_export(app);
   add_profile(app, exit_code);
   add_partition(app);
+}
+
+std::vector<std::string> config_flags() {
+  std::vector<std::string> flags;
+  for (const ConfigKey& key : config_schema())
+    flags.push_back("--" + key.full_name() + "=");
+  return flags;
 }
 
 }  // namespace sluice::cli

@@ -10,17 +10,28 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "plan/redeal.h"
 
 namespace sluice::cli {
+namespace {
+
+// "-d,--devices" is called --devices.
+std::string called(const std::string& names) {
+  const std::size_t start = names.starts_with("--") ? 0 : names.find(",--") + 1;
+  return names.substr(start, names.find(',', start) - start);
+}
+
+}  // namespace
+
 CLI::Option* add_int(CLI::App& app, const std::string& flag, int& target, int least, int most,
                      const std::string& help) {
   return app
       .add_option_function<std::string>(
           flag,
-          [&target, flag, least, most](const std::string& text) {
+          [&target, name = called(flag), least, most](const std::string& text) {
             const auto value = parse_int(text);
             if (!value || *value < least || *value > most)
-              throw user_error("{} is '{}': needs a whole number from {} to {}", flag, text, least,
+              throw user_error("{} is '{}': needs a whole number from {} to {}", name, text, least,
                                most);
             target = static_cast<int>(*value);
           },
@@ -32,10 +43,10 @@ void add_number(CLI::App& app, const std::string& flag, double& target, double l
                 const std::string& help) {
   app.add_option_function<std::string>(
          flag,
-         [&target, flag, least, most](const std::string& text) {
+         [&target, name = called(flag), least, most](const std::string& text) {
            const auto value = parse_double(text);
            if (!value || *value < least || *value > most)
-             throw user_error("{} is '{}': needs a number from {} to {}", flag, text, number(least),
+             throw user_error("{} is '{}': needs a number from {} to {}", name, text, number(least),
                               number(most));
            target = *value;
          },
@@ -54,9 +65,14 @@ CLI::Option* add_text(CLI::App& app, const std::string& flag, std::string& targe
       help);
 }
 
-void check_of(bool given, const std::string& flag, bool there, std::string_view of) {
-  if (given && !there)
-    throw user_error("{} is given: it is of {}; add that or leave it out", flag, of);
+void add_size(CLI::App& app, int& devices, int most_devices, int& microbatches,
+              int most_microbatches) {
+  add_int(app, "-d,--devices", devices, 1, most_devices, "devices of the pipeline, p");
+  add_int(app, "-m,--microbatches", microbatches, 1, most_microbatches, "microbatches, m");
+}
+
+void check_needs(bool given, std::string_view flag, bool there, std::string_view needed) {
+  if (given && !there) throw user_error("{} needs {}", flag, needed);
 }
 
 std::vector<double> parse_numbers(std::string_view flag, std::string_view text) {
@@ -64,25 +80,25 @@ std::vector<double> parse_numbers(std::string_view flag, std::string_view text) 
   for (const std::string_view part : split(text, ',')) {
     const auto value = parse_double(trim(part));
     if (!value)
-      throw user_error("{} is '{}': '{}' is no number; write numbers joined by commas", flag, text,
-                       part);
+      throw user_error("{} is '{}': '{}' is not a number; write numbers joined by commas", flag,
+                       text, part);
     out.push_back(*value);
   }
   return out;
 }
 
-void PricingFlags::add(CLI::App& app, bool with_costs, const std::string& times_help) {
+void PricingFlags::add(CLI::App& app, const std::string& times_help) {
   app.add_option_function<std::string>(
-         "--times",
+         times_flag == "--times" ? times_flag : times_flag + ",--times",
          [this](const std::string& text) {
-           const std::vector<double> values = parse_numbers("--times", text);
+           const std::vector<double> values = parse_numbers(times_flag, text);
            if (values.size() != 3)
-             throw user_error("--times is '{}': needs three numbers, F,I,W", text);
+             throw user_error("{} is '{}': needs three numbers, F,I,W", times_flag, text);
            for (const double value : values)
              if (value < 0 || value > 1e12)
-               throw user_error("--times is '{}': a time is from 0 to 1e12", text);
+               throw user_error("{} is '{}': a time is from 0 to 1e12", times_flag, text);
            if (values[0] + values[1] + values[2] <= 0)
-             throw user_error("--times is '{}': at least one op must take time", text);
+             throw user_error("{} is '{}': at least one op must take time", times_flag, text);
            times = {values[0], values[1], values[2]};
            times_given = true;
          },
@@ -94,28 +110,53 @@ void PricingFlags::add(CLI::App& app, bool with_costs, const std::string& times_
   app.add_option_function<std::string>(
          "--contention",
          [this](const std::string& text) { contention = parse_numbers("--contention", text); },
-         "speed of a busy device with 1, 2, .. all devices busy; all is 1 (default: always 1)")
+         "relative speed of a busy device with 1, 2, ... all devices busy; ends with 1 (default: "
+         "always 1)")
       ->type_name("A,..,1");
-  if (!with_costs) return;
+  add_text(app, "--costs", costs_file,
+           fmt::format("costs file (JSON: seconds and bytes), instead of {}", times_flag))
+      ->type_name("FILE");
+}
+
+void PricingFlags::add_reduce_time(CLI::App& app) {
   add_number(app, "--reduce-time", reduce_time, 0, 1e12,
              "time of one stage's REDUCE_GRAD beside the compute (default 0)");
-  add_text(app, "--costs", costs_file, "costs file (JSON: seconds and bytes), instead of --times")
-      ->type_name("FILE");
 }
 
 void PricingFlags::check() const {
   if (!costs_file.empty() && (times_given || comm > 0 || reduce_time > 0 || !contention.empty()))
-    throw user_error("--costs is '{}' beside {}: the file holds both; give one of them", costs_file,
-                     times_given           ? "--times"
+    throw user_error("--costs and {} are both given: the costs file holds both; leave one out",
+                     times_given           ? times_flag
                      : comm > 0            ? "--comm"
                      : !contention.empty() ? "--contention"
                                            : "--reduce-time");
 }
 
-Costs PricingFlags::costs(const Schedule& schedule) const {
+std::string measured_on_note(const std::string& file, const Costs& costs) {
+  return costs.measured_on
+             ? fmt::format("{}: measured on {}", file, costs.measured_on->text())
+             : fmt::format("{}: has no measured_on, so it may be of another model", file);
+}
+
+void check_measured_length(const Costs& costs, std::int64_t tokens) {
+  if (!costs.measured_on || tokens == 0) return;
+  if (const std::int64_t length = costs.measured_on->sequence_length; length != tokens)
+    throw user_error(
+        "measured with sequences of {} tokens (measured_on.sequence_length), and the schedule's "
+        "have {}: measure again (sluice profile) or correct --tokens",
+        length, tokens);
+}
+
+Costs PricingFlags::costs(const Schedule& schedule, std::int64_t tokens) const {
   if (!costs_file.empty())
-    return parse_file(costs_file, kMaxCostsBytes,
-                      [&](const std::string& text) { return costs_from_json(text, schedule); });
+    return parse_file(costs_file, kMaxCostsBytes, [&](const std::string& text) {
+      Costs costs = redeal ? sluice::redeal(stage_costs_from_json(text), schedule)
+                           : costs_from_json(text, schedule);
+      const std::vector<std::int64_t>& sizes = schedule.slice_sizes;
+      check_measured_length(costs, std::accumulate(sizes.begin(), sizes.end(),
+                                                   sizes.empty() ? tokens : std::int64_t{0}));
+      return costs;
+    });
   if (reduce_time > 0 && !schedule.has(OpKind::ReduceGrad))
     throw user_error(
         "--reduce-time is {}: {} has no REDUCE_GRAD; let sluice schedule --reduce add it or leave "
@@ -133,14 +174,16 @@ Costs PricingFlags::costs(const Schedule& schedule) const {
 
 void SliceFlags::add(CLI::App& app, const std::string& help) {
   option_ = add_int(app, "--slices", slices, 1, kMaxSlices, help);
-  add_int(app, "--tokens", tokens, 1, 1 << 30, "tokens of a microbatch's sequence (default 4096)");
+  tokens_option_ = add_int(app, "--tokens", tokens, 1, 1 << 30,
+                           "tokens of a microbatch's sequence (default 4096)");
   app.add_option_function<std::string>(
          "--slice-sizes",
          [this](const std::string& text) {
            for (const std::string_view part : split(text, ',')) {
              const auto value = parse_int(trim(part));
              if (!value || *value < 1)
-               throw user_error("--slice-sizes is '{}': '{}' is no number of tokens", text, part);
+               throw user_error("--slice-sizes is '{}': '{}' is not a number of tokens", text,
+                                part);
              sizes.push_back(*value);
            }
          },
@@ -154,7 +197,8 @@ void SliceFlags::check() {
                      tokens);
   if (sizes.empty()) return;
   if (option_->count() > 0 && slices != static_cast<int>(sizes.size()))
-    throw user_error("--slice-sizes names {} slices, and --slices is {}", sizes.size(), slices);
+    throw user_error("--slice-sizes has {} slices, but --slices is {}: leave --slices out",
+                     sizes.size(), slices);
   std::int64_t sum = 0;
   for (const std::int64_t size : sizes)
     if (size > tokens || (sum += size) > tokens) break;

@@ -15,7 +15,8 @@
 
 namespace sluice::cli {
 
-// Adds a flag whose value must be a whole number (or a number) in a range.
+// Adds a flag whose value must be a whole number (or a number) in a range. `flag` may be several
+// names joined by commas; errors use the first that begins with "--".
 CLI::Option* add_int(CLI::App& app, const std::string& flag, int& target, int least, int most,
                      const std::string& help);
 void add_number(CLI::App& app, const std::string& flag, double& target, double least, double most,
@@ -24,8 +25,12 @@ void add_number(CLI::App& app, const std::string& flag, double& target, double l
 CLI::Option* add_text(CLI::App& app, const std::string& flag, std::string& target,
                       const std::string& help);
 
-// Throws where `flag` is given and what it is of (another flag) is not.
-void check_of(bool given, const std::string& flag, bool there, std::string_view of);
+// -d, -m: the size of every pipeline.
+void add_size(CLI::App& app, int& devices, int most_devices, int& microbatches,
+              int most_microbatches);
+
+// Throws where `flag` is given without the other flag that it needs.
+void check_needs(bool given, std::string_view flag, bool there, std::string_view needed);
 
 inline constexpr const char* kTimesHelp =
     "times of one stage's F,I,W on a whole microbatch (default 1,1,1; B = I + W)";
@@ -38,12 +43,23 @@ struct PricingFlags {
   double keep_after_i = 1;
   std::vector<double> contention;
   std::string costs_file;
+  std::string times_flag = "--times";
   bool times_given = false;
+  bool redeal = false;  // the layers of the costs file, to the stages of the schedule
 
-  void add(CLI::App& app, bool with_costs, const std::string& times_help);
-  void check() const;                           // contradicting flags
-  Costs costs(const Schedule& schedule) const;  // REQUIRES: check()
+  void add(CLI::App& app, const std::string& times_help);
+  void add_reduce_time(CLI::App& app);
+  void check() const;  // contradicting flags
+  // REQUIRES: check(). `tokens`: of a sequence, where the user states it; 0: unknown. Throws
+  // UserError for a costs file of other sequences, or of other stages.
+  Costs costs(const Schedule& schedule, std::int64_t tokens) const;
 };
+
+// One line on what a costs file was measured on, or that it does not say so.
+std::string measured_on_note(const std::string& file, const Costs& costs);
+// Throws UserError where the file was measured with sequences of another length than `tokens`
+// (0: unknown).
+void check_measured_length(const Costs& costs, std::int64_t tokens);
 
 // --tokens, --slices, --slice-sizes: how a microbatch is cut.
 struct SliceFlags {
@@ -52,12 +68,17 @@ struct SliceFlags {
   std::vector<std::int64_t> sizes;
 
   bool given() const { return (option_ && option_->count() > 0) || !sizes.empty(); }
+  // Tokens of a sequence where the user states them, else 0.
+  std::int64_t stated_tokens() const {
+    return (tokens_option_ && tokens_option_->count() > 0) || !sizes.empty() ? tokens : 0;
+  }
 
   void add(CLI::App& app, const std::string& help);
   void check();  // sums and counts; sets slices from the sizes
 
  private:
   const CLI::Option* option_ = nullptr;
+  const CLI::Option* tokens_option_ = nullptr;
 };
 
 // "3,4,2" as numbers; throws with the flag's name.

@@ -32,6 +32,40 @@ constexpr std::array<std::pair<std::string_view, Format>, 8> kFormats = {
      {"csv", Format::csv},
      {"torch-csv", Format::torch_csv}}};
 
+std::string_view format_name_of(Format format) {
+  for (const auto& [name, known] : kFormats)
+    if (known == format) return name;
+  return "";
+}
+
+// "svg" of "a/b.svg"; "" where there is none.
+std::string ending_of(const std::string& file) {
+  const std::string ending = std::filesystem::path(file).extension().string();
+  return ending.empty() ? "" : ending.substr(1);
+}
+
+// A file that is named like another format would be taken for that.
+void check_ending(const std::string& file, Format format) {
+  const std::string ending = ending_of(file);
+  const auto fits = [&]() -> std::string_view {
+    switch (format) {
+      case Format::svg: return "svg";
+      case Format::html: return "html";
+      case Format::chrome:
+      case Format::json: return "json";
+      case Format::csv:
+      case Format::torch_csv: return "csv";
+      case Format::text:
+      case Format::grid: return "txt";
+    }
+    return "";
+  }();
+  for (const std::string_view known : {"svg", "html", "json", "csv", "pdf", "png"})
+    if (ending == known && ending != fits)
+      throw user_error("--out is '{}', and the format is {}: name it .{}, or change --format", file,
+                       format_name_of(format), fits);
+}
+
 UserError write_error(const std::string& where) {
   const int code = errno;
   const bool temporary = code == ENOSPC || code == EDQUOT || code == EIO || code == EFBIG;
@@ -143,18 +177,28 @@ Format OutputFlags::format(const std::string& allowed) const {
   for (const std::string_view name : split(allowed, ','))
     names.emplace_back(name);
   std::string wanted = format_name;
-  if (wanted.empty()) {
-    wanted = names.front();
-    for (const std::string& name : names)
-      if (out.ends_with("." + name)) wanted = name;
-  }
+  if (wanted.empty()) wanted = format_of_ending(names);
   for (const auto& [name, format] : kFormats)
-    if (name == wanted && std::find(names.begin(), names.end(), wanted) != names.end())
+    if (name == wanted && std::find(names.begin(), names.end(), wanted) != names.end()) {
+      check_ending(out, format);
       return format;
+    }
   const std::string nearest = nearest_name(wanted, names);
-  throw user_error("--format is '{}'{}; {} are known here", wanted,
+  throw user_error("--format is '{}'{}; needs one of {}", wanted,
                    nearest.empty() ? "" : fmt::format(": did you mean '{}'?", nearest),
                    join(names, ", "));
+}
+
+std::string OutputFlags::format_of_ending(const std::vector<std::string>& names) const {
+  const std::string ending = ending_of(out);
+  if (ending.empty() || ending == "txt") return names.front();
+  if (std::find(names.begin(), names.end(), ending) != names.end()) return ending;
+  std::vector<std::string> endings;
+  for (const std::string& name : names)
+    if (name != "text" && name != "grid" && name != "chrome" && name != "torch-csv")
+      endings.push_back("." + name);
+  throw user_error("--out is '{}': .{} is no format here; end it in {}, or give --format", out,
+                   ending, join(endings, ", "));
 }
 
 void OutputFlags::write(const std::string& text) const {
@@ -196,6 +240,19 @@ void OutputFlags::write(const std::string& text) const {
   ::close(file);
 }
 
+namespace {
+
+// Of all devices over the makespan: what the eye sees of a picture.
+double idle_share(const Simulation& sim) {
+  double busy = 0;
+  for (const DeviceResult& device : sim.devices)
+    busy += device.busy;
+  const double all = sim.makespan * static_cast<double>(sim.devices.size());
+  return all > 0 ? std::max(0.0, 1 - busy / all) : 0;
+}
+
+}  // namespace
+
 std::string caption(const PricedSchedule& priced) {
   const Schedule& s = priced.schedule;
   std::string out =
@@ -207,9 +264,10 @@ std::string caption(const PricedSchedule& priced) {
   const Simulation& sim = *priced.simulation;
   const std::string_view unit = priced.seconds ? " s" : "";
   out += fmt::format(
-      "; makespan {:.6g}{}, span {:.6g}{}, bubble {:.6g}{} ({:.1f}% of the span), peak {:.6g} "
-      "stage-activations",
-      sim.makespan, unit, sim.span, unit, sim.bubble, unit, 100 * sim.bubble_rate, sim.max_peak);
+      "; makespan {:.6g}{} ({:.1f}% idle), span {:.6g}{}, bubble {:.6g}{} ({:.1f}% of the span), "
+      "peak {:.6g} stage-activations",
+      sim.makespan, unit, 100 * idle_share(sim), sim.span, unit, sim.bubble, unit,
+      100 * sim.bubble_rate, sim.max_peak);
   if (sim.max_peak_bytes > 0) out += fmt::format(" ({:.4g} GiB)", sim.max_peak_bytes / (1 << 30));
   if (!priced.contention.empty()) out += ", with contention";
   if (sim.exposed_reduction > 0)

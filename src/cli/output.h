@@ -11,19 +11,22 @@ namespace sluice::cli {
 
 enum class Format { text, grid, svg, html, chrome, json, csv, torch_csv };
 
-// --format and --out. Without --format, the ending of --out decides, else grid.
+// --format and --out. Without --format, the ending of --out decides, else the first of the formats.
 struct OutputFlags {
   std::string format_name;
   std::string out;
 
   void add(CLI::App& app, const std::string& formats);
-  // Throws UserError unless the format is one of `allowed` (comma-separated).
+  // Throws UserError unless the format is one of `allowed` (comma-separated), and where the ending
+  // of --out is that of another.
   Format format(const std::string& allowed) const;
   // To --out (atomically: a temporary file, then a rename) or standard output. Throws UserError
-  // with exit code 75 when the disk is full.
-  // A pipe or device is written to as it is.
+  // with exit code 75 when the disk is full. A pipe or device is written to as it is.
   void write(const std::string& text) const;
   bool to_standard_output() const { return out.empty() || out == "-"; }
+
+ private:
+  std::string format_of_ending(const std::vector<std::string>& names) const;
 };
 
 // A schedule, its proof, and what it costs. `simulation` is empty when it is invalid.
@@ -33,9 +36,11 @@ struct PricedSchedule {
   std::optional<Simulation> simulation;
   bool seconds = false;            // times are seconds
   std::vector<double> contention;  // of the costs
+  std::string note;                // on the costs file, for standard error; else ""
 };
 
-// "8 devices, 16 stages, 16 microbatches; span 113, bubble 17 (15.0%), peak 10 activations"
+// "8 devices, 16 stages, 16 microbatches; makespan 113 (15.0% idle), span 113, bubble 17 (...),
+// ..."
 std::string caption(const PricedSchedule& priced);
 
 // The JSON object of `schedule` and `simulate`, schema 1.

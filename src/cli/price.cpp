@@ -1,9 +1,12 @@
 #include "cli/price.h"
 
-#include <cstdio>
+#include <fmt/ranges.h>
+
 #include <filesystem>
 
 #include "base/say.h"
+#include "base/text.h"
+#include "plan/redeal.h"
 #include "schedule/text_format.h"
 
 namespace sluice::cli {
@@ -22,11 +25,14 @@ PricedSchedule price(PriceRequest request) {
   const auto ops = static_cast<double>(priced.schedule.num_compute_ops());
   if (request.timeline && ops > kMaxDrawnOps)
     throw user_error(
-        "{:.3g} ops are too many to draw or list: at most {:.3g}; json without --timeline, csv and "
-        "compare take more",
+        "{:.3g} ops are too many to draw or list: at most {:.3g}; use --format csv, --format json "
+        "without --timeline, or compare",
         ops, kMaxDrawnOps);
   priced.seconds = !request.pricing.costs_file.empty();
-  const Costs costs = request.pricing.costs(priced.schedule);
+  const Costs costs = request.pricing.costs(priced.schedule, request.tokens);
+  if (priced.seconds) priced.note = measured_on_note(request.pricing.costs_file, costs);
+  if (request.pricing.redeal)
+    priced.note += fmt::format("\nsluice: layers of the stages: {}", fmt::join(costs.layers, ", "));
   priced.contention = costs.contention;
   priced.simulation =
       simulate(priced.schedule, costs,
@@ -35,11 +41,23 @@ PricedSchedule price(PriceRequest request) {
   return priced;
 }
 
+Schedule generate_with_profile(const Generator& generator, GeneratorOptions options,
+                               const Costs& profile) {
+  Schedule schedule = generate_schedule(generator, options);
+  if (!generator.knobs.times) return schedule;
+  // The first search was for the placement.
+  const SearchTimes times = search_times(redeal(profile, schedule));
+  options.stage_times = times.stages;
+  options.comm = times.comm;
+  return generate_schedule(generator, options);
+}
+
 Schedule read_named_schedule(const std::string& file) {
   Schedule schedule = parse_file(file, kMaxScheduleBytes,
                                  [](const std::string& text) { return read_schedule(text); });
   if (schedule.name == "custom" && file != "-")
     schedule.name = std::filesystem::path(file).stem().string();
+  schedule.name = printable(schedule.name);
   return schedule;
 }
 
@@ -47,6 +65,7 @@ ExitCode write_priced(const PricedSchedule& priced, Format format, bool timeline
                       const OutputFlags& output) {
   if (priced.validation.valid() || format == Format::json)
     output.write(render(priced, format, timeline, output.to_standard_output()));
+  if (!priced.note.empty()) say("sluice: {}\n", priced.note);
   if (priced.validation.valid()) return ExitCode::ok;
   if (format != Format::json)
     say("sluice: {} is not a valid schedule\n{}", priced.schedule.name,

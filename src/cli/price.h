@@ -9,12 +9,18 @@ namespace sluice::cli {
 struct PriceRequest {
   Schedule schedule;
   const PricingFlags& pricing;
+  std::int64_t tokens = 0;  // of a sequence, where the user states them; else 0
   int buffers = -1;
   bool timeline = false;
 };
 
 // Validates, and where the schedule can run, simulates.
 PricedSchedule price(PriceRequest request);
+
+// What the generator makes; one that searches does so with the times of the profile, whose layers
+// are dealt to its stages (redeal).
+Schedule generate_with_profile(const Generator& generator, GeneratorOptions options,
+                               const Costs& profile);
 
 // The schedule of a file ("-": standard input), named after it unless its metadata has a name.
 // Throws UserError that starts with the file's name.

@@ -54,6 +54,9 @@ std::string summary(const Schedule& schedule, const Costs& costs) {
 }
 
 ExitCode run(const Flags& flags) {
+  OutputFlags output;
+  output.out = flags.out;
+  output.format("json");  // refuses another ending
   const LoadedConfig loaded = load_run_config(flags.file, flags.command->remaining());
   const RunSetup setup = set_up_run(loaded);
   const auto& [config, schedule, options, memory, notes] = setup;
@@ -65,10 +68,9 @@ ExitCode run(const Flags& flags) {
         ProfileOptions profile;
         profile.threads_per_rank = threads_per_rank(world);
         profile.on_progress = [](const std::string& note) { say("sluice: {}\n", note); };
-        const Costs costs = profile_ops(options, schedule, world, profile);
+        Costs costs = profile_ops(options, schedule, world, profile);
+        costs.measured_on->device = devices.text();
         if (world.rank() != 0) return;
-        OutputFlags output;
-        output.out = flags.out;
         output.write(costs_to_json(costs));
         if (!output.to_standard_output()) OutputFlags().write(summary(schedule, costs));
       },

@@ -42,11 +42,14 @@ Schedule make_schedule(const Config& config) {
                                 validation.problems.front().line()),
                     ExitCode::invalid_schedule);
   if (validation.lowered.num_microbatches != parallelism.num_microbatches)
-    throw user_error("the schedule has {} microbatches and parallelism.num_microbatches is {}",
-                     validation.lowered.num_microbatches, parallelism.num_microbatches);
+    throw user_error(
+        "the schedule has {} microbatches, but parallelism.num_microbatches is {}: make them equal",
+        validation.lowered.num_microbatches, parallelism.num_microbatches);
   if (validation.lowered.num_devices() != parallelism.pipeline_parallel_degree)
-    throw user_error("the schedule has {} devices and parallelism.pipeline_parallel_degree is {}",
-                     validation.lowered.num_devices(), parallelism.pipeline_parallel_degree);
+    throw user_error(
+        "the schedule has {} devices, but parallelism.pipeline_parallel_degree is {}: make them "
+        "equal",
+        validation.lowered.num_devices(), parallelism.pipeline_parallel_degree);
   if (const std::string problem = layers_problem(config, schedule.num_stages()); !problem.empty())
     throw UserError(problem);
   check_runnable(validation.lowered);

@@ -43,12 +43,28 @@ std::string list_text() {
          "size;\nF, I, W, B = I + W: times of one stage's op on a whole microbatch.\n";
 }
 
+// A search goes by the times of the costs file.
+Schedule generate(const Generator& generator, GeneratorOptions options,
+                  const PricingFlags& pricing) {
+  if (pricing.costs_file.empty() || !generator.knobs.times)
+    return generate_schedule(generator, options);
+  return parse_file(pricing.costs_file, kMaxCostsBytes, [&](const std::string& text) {
+    const Costs costs = stage_costs_from_json(text);
+    if (pricing.redeal) return generate_with_profile(generator, options, costs);
+    const SearchTimes times = search_times(costs);
+    options.stage_times = times.stages;
+    options.comm = times.comm;
+    return generate_schedule(generator, options);
+  });
+}
+
 void run(Flags& flags, ExitCode& exit_code) {
   if (flags.list) {
     for (const CLI::Option* option : flags.command->get_options())
       if (const std::string name = option->get_name();
           option->count() > 0 && name != "--list" && name != "--out")
-        throw user_error("--list is a table of every schedule: it takes --out, and not {}", name);
+        throw user_error("--list prints every schedule and takes no flag but --out: leave {} out",
+                         name);
     return flags.output.write(list_text());
   }
   if (flags.name.empty())
@@ -60,8 +76,9 @@ void run(Flags& flags, ExitCode& exit_code) {
       throw user_error("{} is missing: sluice schedule {} --devices 4 --microbatches 8", flag,
                        generator.name);
   const Format format = flags.output.format(kFormats);
-  check_of(flags.timeline, "--timeline", format == Format::json, "--format json");
-  check_of(flags.lowered, "--lowered", !draws(format), "--format json, csv or torch-csv");
+  check_needs(flags.timeline, "--timeline", format == Format::json, "--format json");
+  check_needs(flags.lowered, "--lowered", !draws(format), "--format json, csv or torch-csv");
+  check_needs(flags.pricing.redeal, "--redeal", !flags.pricing.costs_file.empty(), "--costs FILE");
   flags.slices.check();
   flags.pricing.check();
 
@@ -70,24 +87,18 @@ void run(Flags& flags, ExitCode& exit_code) {
   options.times = flags.pricing.times;
   options.comm = flags.pricing.comm;
   options.keep_after_i = flags.pricing.keep_after_i;
-  if (!flags.pricing.costs_file.empty() && generator.knobs.times) {
-    const SearchTimes times =
-        parse_file(flags.pricing.costs_file, kMaxCostsBytes,
-                   [](const std::string& text) { return search_times_from_json(text); });
-    options.stage_times = times.stages;
-    options.comm = times.comm;
-  }
   if (!flags.block_file.empty())
     options.block = {flags.block_file, read_file(flags.block_file, kMaxBlockBytes)};
-  Schedule schedule = generate_schedule(generator, options);
+  Schedule schedule = generate(generator, options, flags.pricing);
   if (flags.backward == "split") schedule = split_backward(schedule);
   if (flags.backward == "fused") schedule = fuse_backward(schedule);
   if (flags.backward != "split" && flags.backward != "fused" && !flags.backward.empty())
-    throw user_error("--backward is '{}': split and fused are known", flags.backward);
+    throw user_error("--backward is '{}': needs split or fused", flags.backward);
   schedule.slice_sizes = flags.slices.sizes;
   if (flags.reduce) schedule = add_reductions(schedule);
   PricedSchedule priced = price({.schedule = std::move(schedule),
                                  .pricing = flags.pricing,
+                                 .tokens = flags.slices.stated_tokens(),
                                  .buffers = flags.buffers,
                                  .timeline = flags.timeline || draws(format)});
   if (flags.lowered)
@@ -102,14 +113,13 @@ void run(Flags& flags, ExitCode& exit_code) {
 void add_schedule(CLI::App& app, ExitCode& exit_code) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command =
-      app.add_subcommand("schedule", "generate a schedule: see it, price it, export it");
+      app.add_subcommand("schedule", "generate a schedule; simulate, draw or export it");
   flags->command = command;
   command->add_option("name", flags->name,
                       "schedule name (--list shows all; PyTorch's names work)");
   command->add_flag("--list", flags->list, "every name with its bubble and memory formula");
   GeneratorOptions& options = flags->generator;
-  add_int(*command, "--devices", options.devices, 1, 1 << 20, "devices of the pipeline, p");
-  add_int(*command, "--microbatches", options.microbatches, 1, 1 << 26, "microbatches, m");
+  add_size(*command, options.devices, 1 << 20, options.microbatches, 1 << 26);
   add_int(*command, "--stages-per-device", options.stages_per_device, 1, 1024,
           "stages per device, v (default 2 where more than one is needed)");
   add_int(*command, "--group-size", options.group_size, 1, 1 << 26,
@@ -129,9 +139,13 @@ void add_schedule(CLI::App& app, ExitCode& exit_code) {
       ->type_name("X");
   add_text(*command, "--block", flags->block_file, "building block in TOML (schedule block)")
       ->type_name("FILE");
-  flags->pricing.add(*command, true, kTimesHelp);
+  flags->pricing.add(*command, kTimesHelp);
+  command->add_flag("--redeal", flags->pricing.redeal,
+                    "deal the layers of the costs file to this schedule's stages, whatever stages "
+                    "it was measured on");
+  flags->pricing.add_reduce_time(*command);
   add_int(*command, "--buffers", flags->buffers, 0, 1 << 30,
-          "fail when a device needs more receive buffers than N");
+          "fail if a device needs more than N receive buffers");
   add_text(*command, "--backward", flags->backward,
            "split: every B as I, W; fused: every I with its W right behind as B")
       ->type_name("split|fused");

@@ -1,4 +1,4 @@
-// sluice simulate FILE: price and draw a schedule from anywhere.
+// sluice simulate FILE: simulate and draw a schedule, wherever it comes from.
 #include "cli/commands.h"
 #include "cli/price.h"
 
@@ -17,7 +17,7 @@ struct Flags {
 
 void run(const Flags& flags, ExitCode& exit_code) {
   const Format format = flags.output.format(kFormats);
-  check_of(flags.timeline, "--timeline", format == Format::json, "--format json");
+  check_needs(flags.timeline, "--timeline", format == Format::json, "--format json");
   flags.pricing.check();
   const PricedSchedule priced = price({.schedule = read_named_schedule(flags.file),
                                        .pricing = flags.pricing,
@@ -30,11 +30,13 @@ void run(const Flags& flags, ExitCode& exit_code) {
 
 void add_simulate(CLI::App& app, ExitCode& exit_code) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand("simulate", "price and draw a schedule read from a file");
-  command->add_option("file", flags->file, "schedule text; - is standard input")->required();
-  flags->pricing.add(*command, true, kTimesHelp);
+  CLI::App* command = app.add_subcommand("simulate", "simulate and draw a schedule from a file");
+  command->add_option("file", flags->file, "schedule in csv or torch-csv; - is standard input")
+      ->required();
+  flags->pricing.add(*command, kTimesHelp);
+  flags->pricing.add_reduce_time(*command);
   add_int(*command, "--buffers", flags->buffers, 0, 1 << 30,
-          "more receive buffers than N on a device is a problem");
+          "call it invalid if a device needs more than N receive buffers");
   command->add_flag("--timeline", flags->timeline, "add the op times to json");
   flags->output.add(*command, "grid (default), svg, html, chrome, json, csv, torch-csv");
   command->callback([flags, &exit_code] { run(*flags, exit_code); });

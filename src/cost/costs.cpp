@@ -1,5 +1,7 @@
 #include "cost/costs.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/text.h"
 
@@ -43,21 +45,49 @@ Costs unit_costs(const Schedule& schedule, const OpTimes& times, double comm, do
   return costs;
 }
 
+void check_split(const Costs& costs, std::string_view who) {
+  if (costs.unsplit_stage >= 0)
+    throw user_error("costs: stages[{}] has B alone, but {} runs I and W separately: give I and W",
+                     costs.unsplit_stage, who);
+}
+
+SearchTimes search_times(const Costs& costs) {
+  check_split(costs, "the search");
+  SearchTimes times;
+  double most_bytes = 0;
+  for (int stage = 0; stage < costs.num_stages(); ++stage) {
+    OpTimes sum = {0, 0, 0};
+    double forward = 0, backward = 0;
+    for (int slice = 0; slice < costs.num_slices(); ++slice) {
+      const OpCosts& op = costs.at(stage, slice);
+      sum = {sum.f + op.f, sum.i + op.i, sum.w + op.w};
+      forward += op.sent_forward;
+      backward += op.sent_backward;
+    }
+    times.stages.push_back(sum);
+    most_bytes = std::max({most_bytes, forward, backward});
+  }
+  times.comm = costs.default_link.latency;
+  if (costs.default_link.bytes_per_time > 0)
+    times.comm += most_bytes / costs.default_link.bytes_per_time;
+  return times;
+}
+
 void check_contention(const std::vector<double>& contention, int devices, std::string_view name) {
   if (contention.size() != static_cast<std::size_t>(devices))
     throw user_error(
-        "{} has {} numbers, and there are {} devices: give the speed with 1, 2, ... {} of them "
+        "{} has {} numbers, but there are {} devices: give the speed with 1, 2, ... {} of them "
         "busy, or leave it out",
         name, contention.size(), devices, devices);
   for (std::size_t n = 0; n < contention.size(); ++n)
     if (!(contention[n] >= 1e-3 && contention[n] <= 1e3))
       throw user_error(
-          "{}[{}] is {}: needs a speed from 0.001 to 1000, where 1 is that with all "
+          "{}[{}] is {}: needs a speed from 0.001 to 1000, relative to that with all "
           "devices busy",
           name, n, number(contention[n]));
   if (contention.back() != 1)
-    throw user_error("{} ends with {}: divide by it, since all devices busy is speed 1", name,
-                     number(contention.back()));
+    throw user_error("{} ends with {}: all devices busy is speed 1; divide all numbers by {}", name,
+                     number(contention.back()), number(contention.back()));
 }
 
 }  // namespace sluice

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "cost/measured_on.h"
 #include "schedule/generators/generator.h"
 #include "schedule/schedule.h"
 
@@ -72,7 +74,9 @@ class Costs {
   // which the durations are meant. Empty: always the same.
   std::vector<double> contention;
   std::vector<std::int64_t> layers;  // of each stage, where a profile says it; else empty
+  int unsplit_stage = -1;            // the first of which B alone is known, not I and W; -1: none
   bool measured = false;  // seconds and bytes; otherwise abstract units and stage-activations
+  std::optional<MeasuredOn> measured_on;  // where a profile says it
 
  private:
   int num_stages_;
@@ -89,17 +93,20 @@ void check_contention(const std::vector<double>& contention, int devices, std::s
 
 // A costs file (docs/costs-format.md) for this schedule. Throws UserError naming the entry.
 Costs costs_from_json(std::string_view json, const Schedule& schedule);
-// The same, whatever the schedule: without what its devices decide, links and contention.
+// The same whatever the schedule: without the links between its devices, and with a contention
+// that nobody has checked.
 Costs stage_costs_from_json(std::string_view json);
+// Throws UserError, naming `who`, where I and W of some stage are not known apart.
+void check_split(const Costs& costs, std::string_view who);
 // The same as a file. REQUIRES: measured.
 std::string costs_to_json(const Costs& costs);
 
-// What generators that search need to know of a costs file. The file need not have the schedule's
-// number of slices.
+// What generators that search need to know of costs, which need not have the schedule's number of
+// slices. Throws UserError as check_split does.
 struct SearchTimes {
   std::vector<OpTimes> stages;  // each stage's ops on a whole microbatch
   double comm = 0;              // a whole microbatch's largest message over the default link
 };
-SearchTimes search_times_from_json(std::string_view json);
+SearchTimes search_times(const Costs& costs);
 
 }  // namespace sluice

@@ -145,7 +145,8 @@ Json parse_file(std::string_view text) {
     throw user_error("costs: {}", error.what());
   }
   check_keys(json, "the file",
-             {"schema", "stages", "links", "default_link", "data_link", "overlap", "contention"});
+             {"schema", "measured_on", "stages", "links", "default_link", "data_link", "overlap",
+              "contention"});
   if (!json.contains("schema") || json["schema"] != 1)
     throw user_error("costs: schema is {}: this version reads schema 1",
                      json.contains("schema") ? shown(json["schema"]) : "missing");
@@ -154,10 +155,29 @@ Json parse_file(std::string_view text) {
   return json;
 }
 
-void check_split(const StageEntry& entry, std::size_t stage, std::string_view who) {
-  if (!entry.split)
-    throw user_error("costs: stages[{}] has B alone, and {} runs I and W apart: give both", stage,
-                     who);
+// All of its entries are required: one that is missing could not be compared.
+MeasuredOn parse_measured_on(const Json& json) {
+  std::vector<std::string> known = {"model"}, known_of_model;
+  for (const MeasuredField& field : measured_fields())
+    (field.of_model ? known_of_model : known).emplace_back(field.name);
+  check_keys(json, "measured_on", known);
+  if (!json.contains("model")) throw user_error("costs: measured_on has no 'model'");
+  check_keys(json["model"], "measured_on.model", known_of_model);
+  MeasuredOn on;
+  for (const MeasuredField& field : measured_fields()) {
+    const Json& object = field.of_model ? json["model"] : json;
+    const std::string where = field.of_model ? "measured_on.model" : "measured_on";
+    const std::string name = fmt::format("{}.{}", where, field.name);
+    if (!object.contains(field.name)) throw user_error("costs: {} has no '{}'", where, field.name);
+    const Json& value = object[field.name];
+    if (field.number) {
+      on.*field.number = whole_number(value, name, "a whole number");
+    } else {
+      if (!value.is_string()) throw user_error("costs: {} is {}: needs a text", name, shown(value));
+      on.*field.text = value.get<std::string>();
+    }
+  }
+  return on;
 }
 
 std::vector<StageEntry> parse_stages(const Json& json) {
@@ -178,12 +198,18 @@ Costs costs_of(const Json& json, const std::vector<StageEntry>& stages) {
                        e.sent_forward[c], e.sent_backward[c]});
   Costs costs(static_cast<int>(stages.size()), static_cast<int>(slices), std::move(table));
   costs.measured = true;
+  if (json.contains("measured_on")) costs.measured_on = parse_measured_on(json["measured_on"]);
   if (std::any_of(stages.begin(), stages.end(), [](const auto& e) { return e.reduce > 0; }))
     for (const StageEntry& e : stages)
       costs.reduce.push_back(e.reduce);
   if (std::all_of(stages.begin(), stages.end(), [](const auto& e) { return e.layers >= 0; }))
     for (const StageEntry& e : stages)
       costs.layers.push_back(e.layers);
+  const auto unsplit =
+      std::find_if(stages.begin(), stages.end(), [](const auto& e) { return !e.split; });
+  if (unsplit != stages.end()) costs.unsplit_stage = static_cast<int>(unsplit - stages.begin());
+  if (json.contains("contention") && json["contention"] != Json::array())
+    costs.contention = amounts(json["contention"], "contention", "device");
   for (const auto& [key, link] :
        {std::pair{"default_link", &costs.default_link}, std::pair{"data_link", &costs.data_link}}) {
     if (!json.contains(key)) continue;
@@ -205,8 +231,8 @@ Costs stage_costs_from_json(std::string_view text) {
   const std::vector<StageEntry> stages = parse_stages(json);
   for (std::size_t s = 1; s < stages.size(); ++s)
     if (stages[s].f.size() != stages[0].f.size())
-      throw user_error("costs: stages[0] has {} slices and stages[{}] {}", stages[0].f.size(), s,
-                       stages[s].f.size());
+      throw user_error("costs: stages[0] has {} slices, but stages[{}] has {}: all need the same",
+                       stages[0].f.size(), s, stages[s].f.size());
   return costs_of(json, stages);
 }
 
@@ -214,25 +240,19 @@ Costs costs_from_json(std::string_view text, const Schedule& schedule) {
   const Json json = parse_file(text);
   const std::vector<StageEntry> stages = parse_stages(json);
   if (static_cast<int>(stages.size()) != schedule.num_stages())
-    throw user_error("costs: {} stages, and {} has {}: profile the same partition", stages.size(),
-                     schedule.name, schedule.num_stages());
-  bool splits = false;
-  for (const Program& program : schedule.programs)
-    for (const Op& op : program)
-      splits = splits || op.kind == OpKind::I || op.kind == OpKind::W;
-  for (std::size_t s = 0; s < stages.size(); ++s) {
-    if (splits) check_split(stages[s], s, schedule.name);
+    throw user_error(
+        "costs: {} stages, but {} has {}: profile that schedule, or use schedule --redeal",
+        stages.size(), schedule.name, schedule.num_stages());
+  for (std::size_t s = 0; s < stages.size(); ++s)
     if (static_cast<int>(stages[s].f.size()) != schedule.num_slices)
-      throw user_error("costs: stages[{}] has {} slices, and {} has {}: profile the same slices", s,
+      throw user_error("costs: stages[{}] has {} slices, but {} has {}: profile the same slices", s,
                        stages[s].f.size(), schedule.name, schedule.num_slices);
-  }
   Costs costs = costs_of(json, stages);
-  if (json.contains("contention") && json["contention"] != Json::array()) {
-    costs.contention = amounts(json["contention"], "contention", "device");
+  if (schedule.has(OpKind::I) || schedule.has(OpKind::W)) check_split(costs, schedule.name);
+  if (!costs.contention.empty())
     check_contention(costs.contention, schedule.num_devices(), "costs: contention");
-  }
   if (json.contains("links")) {
-    if (!json["links"].is_array()) throw user_error("costs: links needs a list");
+    if (!json["links"].is_array()) throw user_error("costs: links needs a list of objects");
     for (std::size_t n = 0; n < json["links"].size(); ++n) {
       const Json& link = json["links"][n];
       const std::string where = fmt::format("links[{}]", n);
@@ -292,8 +312,10 @@ std::string costs_to_json(const Costs& costs) {
     links.push_back(
         fmt::format("    {{\"from\": {}, \"to\": {}, {}}}", pair.first, pair.second, fields(link)));
   return fmt::format(
-      "{{\n  \"schema\": 1,\n  \"stages\": [\n{}\n  ],\n  \"links\": [{}{}{}],\n"
+      "{{\n  \"schema\": 1,\n{}  \"stages\": [\n{}\n  ],\n  \"links\": [{}{}{}],\n"
       "  \"default_link\": {{{}}},\n{}{}  \"overlap\": {}\n}}\n",
+      costs.measured_on ? fmt::format("  \"measured_on\": {},\n", costs.measured_on->json("  "))
+                        : "",
       join(stages, ",\n"), links.empty() ? "" : "\n", join(links, ",\n"),
       links.empty() ? "" : "\n  ", fields(costs.default_link),
       costs.reduce.empty() ? ""
@@ -301,30 +323,6 @@ std::string costs_to_json(const Costs& costs) {
       costs.contention.empty() ? ""
                                : fmt::format("  \"contention\": [{}],\n", join(contention, ", ")),
       number(costs.overlap));
-}
-
-SearchTimes search_times_from_json(std::string_view text) {
-  const auto sum = [](const std::vector<double>& list) {
-    double total = 0;
-    for (const double value : list)
-      total += value;
-    return total;
-  };
-  const Json json = parse_file(text);
-  SearchTimes times;
-  double most_bytes = 0;
-  const std::vector<StageEntry> stages = parse_stages(json);
-  for (std::size_t s = 0; s < stages.size(); ++s) {
-    check_split(stages[s], s, "the search");
-    times.stages.push_back({sum(stages[s].f), sum(stages[s].i), sum(stages[s].w)});
-    most_bytes = std::max({most_bytes, sum(stages[s].sent_forward), sum(stages[s].sent_backward)});
-  }
-  if (json.contains("default_link")) {
-    const Link link = parse_link(json["default_link"], "default_link");
-    times.comm = link.latency;
-    if (link.bytes_per_time > 0) times.comm += most_bytes / link.bytes_per_time;
-  }
-  return times;
 }
 
 }  // namespace sluice

@@ -29,12 +29,39 @@ PartTimes counted_part_times(const ModelShape& shape, RecomputeLevel level, std:
   return times;
 }
 
-PartTimes measured_part_times(const Costs& profile, const PartTimes& counted) {
+namespace {
+
+void check_layers(const Costs& profile) {
   if (profile.layers.empty())
-    throw user_error(
-        "costs: stages have no 'layers': a profile of this version has them; measure it again "
-        "(sluice profile)");
+    throw user_error("costs: stages have no 'layers': measure again (sluice profile)");
+}
+
+}  // namespace
+
+Parts parts_of_stages(const Costs& profile, const std::function<double(int stage)>& amount) {
+  check_layers(profile);
   const int last = profile.num_stages() - 1;
+  const auto layers = [&](int stage) {
+    return static_cast<double>(profile.layers[static_cast<std::size_t>(stage)]);
+  };
+  double sum = 0, count = 0;
+  for (int stage = 1; stage < last; ++stage) {
+    sum += amount(stage);
+    count += layers(stage);
+  }
+  if (count == 0) {
+    sum = amount(0);
+    count = layers(0);
+  }
+  if (count == 0) throw user_error("costs: no stage but the last has layers: profile more stages");
+  const double layer = sum / count;
+  return {.layer = layer,
+          .embedding = std::max(0.0, amount(0) - layers(0) * layer),
+          .head = std::max(0.0, amount(last) - layers(last) * layer)};
+}
+
+PartTimes measured_part_times(const Costs& profile, const PartTimes& counted) {
+  check_layers(profile);
   PartTimes out;
   for (const auto& [part, op] : kOps) {
     const auto stage_time = [&, time = op](int stage) {
@@ -43,32 +70,19 @@ PartTimes measured_part_times(const Costs& profile, const PartTimes& counted) {
         sum += profile.at(stage, slice).*time;
       return sum;
     };
-    const auto layers = [&](int stage) {
-      return static_cast<double>(profile.layers[static_cast<std::size_t>(stage)]);
-    };
-    if (last == 0) {
+    Parts parts;
+    if (profile.num_stages() == 1) {
+      parts = {counted.layer.*part, counted.embedding.*part, counted.head.*part};
       const double all =
-          layers(0) * counted.layer.*part + counted.embedding.*part + counted.head.*part;
+          static_cast<double>(profile.layers[0]) * parts.layer + parts.embedding + parts.head;
       const double scale = all > 0 ? stage_time(0) / all : 0;
-      out.layer.*part = counted.layer.*part * scale;
-      out.embedding.*part = counted.embedding.*part * scale;
-      out.head.*part = counted.head.*part * scale;
-      continue;
+      parts = {parts.layer * scale, parts.embedding * scale, parts.head * scale};
+    } else {
+      parts = parts_of_stages(profile, stage_time);
     }
-    double time = 0, count = 0;
-    for (int stage = 1; stage < last; ++stage) {
-      time += stage_time(stage);
-      count += layers(stage);
-    }
-    if (count == 0) {
-      time = stage_time(0);
-      count = layers(0);
-    }
-    if (count == 0)
-      throw user_error("costs: no stage but the last has layers: profile more stages");
-    out.layer.*part = time / count;
-    out.embedding.*part = std::max(0.0, stage_time(0) - layers(0) * out.layer.*part);
-    out.head.*part = std::max(0.0, stage_time(last) - layers(last) * out.layer.*part);
+    out.layer.*part = parts.layer;
+    out.embedding.*part = parts.embedding;
+    out.head.*part = parts.head;
   }
   return out;
 }
@@ -78,9 +92,8 @@ Costs costs_of_parts(const PartTimes& times, const StagedModel& model, const Sch
   for (int stage = 0; stage < schedule.num_stages(); ++stage) {
     const StageLayers layers = model.layers_of(stage);
     for (const auto& [part, op] : kOps) {
-      double time = static_cast<double>(layers.end - layers.first) * times.layer.*part;
-      if (layers.embedding) time += times.embedding.*part;
-      if (layers.head) time += times.head.*part;
+      const Parts parts = {times.layer.*part, times.embedding.*part, times.head.*part};
+      const double time = parts.of(layers);
       for (int slice = 0; slice < schedule.num_slices; ++slice)
         costs.at(stage, slice).*op = time * schedule.slice_share(slice);
     }

@@ -43,9 +43,9 @@ OpWorkspace block_workspace(const StashQuery& q) {
   // The forward once more, and then the largest of four moments. In the activation's backward:
   const std::int64_t activation = (local.ffn_dim * (llama ? 2 : 1) + local.up_columns) * e;
   // From then on there are the gradients of the up projection and of the sum after attention. In
-  // attention, besides: its output and that's gradient by heads and as it came, the gradients of q,
-  // k and v and the parts they are added up from; and keys and values for each head that shares
-  // them, or later one narrow part made wide;
+  // attention, besides: its output and the gradient of that, by heads and as they came, the
+  // gradients of q, k and v and the parts they are added up from; and keys and values for each head
+  // that shares them, or later one narrow part made wide;
   const std::int64_t always = local.up_columns * e;
   const std::int64_t q_dim = local.q_dim();
   const std::int64_t copies =

@@ -149,8 +149,8 @@ std::vector<DeviceGroup> device_groups(const PartitionQuery& query) {
       if (owner.try_emplace(stage, at->second).first->second != at->second ||
           static_cast<std::size_t>(held_here) != copies)
         throw user_error(
-            "parallelism.layers_per_stage is auto: device {} shares some of its stages with "
-            "another, and not all; give a list",
+            "parallelism.layers_per_stage is auto: device {} shares only some of its stages with "
+            "another device; give a list of layers instead",
             device);
     }
     groups[at->second].add_device(

@@ -96,4 +96,15 @@ StagedModel staged_model(const TrainerOptions& options, const Schedule& schedule
           .head_in_forward = head_in_forward(options)};
 }
 
+MeasuredOn measured_on(const TrainerOptions& options, const Schedule& schedule) {
+  MeasuredOn on;
+  on.set_model(options.shape, options.level);
+  on.sequence_length = options.sequence_length;
+  on.sequences = options.global_batch_size / options.mesh.data() / schedule.num_microbatches;
+  on.dtype = options.kind.dtype == at::kBFloat16 ? "bfloat16" : "float32";
+  on.tensor_parallel_degree = options.mesh.tensor;
+  on.device = options.kind.on_gpu() ? "cuda" : "cpu";
+  return on;
+}
+
 }  // namespace sluice

@@ -11,9 +11,11 @@ namespace sluice {
 MeshShape mesh_shape(const Config& config);
 at::ScalarType model_dtype(const Config& config);
 RecomputeLevel recompute_level(const Config& config);
-// REQUIRES: layers_per_stage is even or a list: who knows the costs makes a list of them.
+// REQUIRES: layers_per_stage is even or a list; resolve `auto` before calling this.
 TrainerOptions trainer_options(const Config& config, const Schedule& schedule);
 // As far as costs depend on it.
 StagedModel staged_model(const TrainerOptions& options, const Schedule& schedule);
+// What a profile of this run is measured on.
+MeasuredOn measured_on(const TrainerOptions& options, const Schedule& schedule);
 
 }  // namespace sluice

@@ -272,6 +272,7 @@ Costs profile_ops(const TrainerOptions& options, const Schedule& lowered, Commun
   Mesh mesh(world, mesh_of(options, lowered));
   Costs costs = byte_costs(staged_model(options, lowered), lowered);
   costs.layers = options.layers_per_stage;
+  costs.measured_on = measured_on(options, lowered);
   const bool shared = options.kind.on_gpu() && !world.moves_device_memory();
   const auto memory = [&](double bytes) {
     return at::zeros({static_cast<std::int64_t>(bytes)}, options.kind.values().dtype(at::kByte));

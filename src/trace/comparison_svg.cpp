@@ -19,7 +19,8 @@ constexpr double kTop = 84;
 constexpr double kBottom = kHeight - 64;
 constexpr double kFont = 12;
 constexpr double kDot = 5;
-constexpr double kFarthest = 3;  // times 1F1B's memory; what lies beyond is drawn at the edge
+constexpr double kFarthest =
+    3;  // times the reference's memory; what lies beyond is drawn at the edge
 constexpr Rgb kDotColour = {42, 86, 168};
 constexpr Rgb kReferenceColour = {207, 74, 18};
 
@@ -30,7 +31,7 @@ struct Mark {
   std::string label;
   double x = 0;
   double y = 0;
-  bool reference = false;  // one of them is 1F1B
+  bool reference = false;  // one of them is the reference
   bool frontier = false;
   bool beyond = false;  // right of the plot
 };
@@ -47,51 +48,57 @@ double overlap(const Rect& a, const Rect& b) {
 
 struct Axes {
   double x_max = 1.25;
-  double y_max = 0.1;
   double x_step = 0.25;
-  double y_step = 0.02;
+  // Makespans are close to each other: their axis does not begin at 0.
+  double y_min = 0.8;
+  double y_max = 1.2;
+  double y_step = 0.1;
 
   double x(double value) const { return kLeft + value / x_max * (kRight - kLeft); }
-  double y(double value) const { return kBottom - value / y_max * (kBottom - kTop); }
+  double y(double value) const {
+    return kBottom - (value - y_min) / (y_max - y_min) * (kBottom - kTop);
+  }
 };
 
 Axes choose_axes(const std::vector<ComparisonPoint>& points) {
   double x = 1;
-  double y = 0;
+  double low = 1, high = 1;
   for (const ComparisonPoint& point : points) {
-    if (point.relative_peak <= kFarthest) x = std::max(x, point.relative_peak);
-    y = std::max(y, point.bubble_rate);
+    if (point.peak <= kFarthest) x = std::max(x, point.peak);
+    low = std::min(low, point.makespan);
+    high = std::max(high, point.makespan);
   }
   Axes axes;
   axes.x_step = nice_step(x * 1.1 / 9);
   axes.x_max = std::ceil(x * 1.1 / axes.x_step) * axes.x_step;
-  axes.y_step = nice_step(std::max(y, 0.05) * 1.1 / 8);
-  axes.y_max = std::ceil(std::max(y, 0.05) * 1.1 / axes.y_step) * axes.y_step;
+  const double margin = std::max(high - low, 0.1) * 0.06;
+  axes.y_step = nice_step((high - low + 2 * margin) / 8);
+  axes.y_min = std::floor((low - margin) / axes.y_step) * axes.y_step;
+  axes.y_max = std::ceil((high + margin) / axes.y_step) * axes.y_step;
   return axes;
 }
 
-// No other schedule has both less memory and less bubble; of equals, all.
+// No other schedule is both faster and smaller; of equals, all.
 bool on_frontier(const ComparisonPoint& point, const std::vector<ComparisonPoint>& points) {
   constexpr double kNear = 1e-9;
   return std::none_of(points.begin(), points.end(), [&](const ComparisonPoint& other) {
-    const bool no_worse = other.bubble_rate <= point.bubble_rate + kNear &&
-                          other.relative_peak <= point.relative_peak + kNear;
-    const bool better = other.bubble_rate < point.bubble_rate - kNear ||
-                        other.relative_peak < point.relative_peak - kNear;
+    const bool no_worse =
+        other.makespan <= point.makespan + kNear && other.peak <= point.peak + kNear;
+    const bool better = other.makespan < point.makespan - kNear || other.peak < point.peak - kNear;
     return no_worse && better;
   });
 }
 
-std::vector<Mark> marks_of(const std::vector<ComparisonPoint>& points, const Axes& axes) {
+std::vector<Mark> marks_of(const std::vector<ComparisonPoint>& points, const Axes& axes,
+                           const std::string& reference) {
   std::vector<Mark> marks;
   for (const ComparisonPoint& point : points) {
     Mark mark;
-    mark.beyond = point.relative_peak > axes.x_max;
-    mark.label =
-        mark.beyond ? fmt::format("{} ({}x)", point.name, tidy(point.relative_peak)) : point.name;
-    mark.x = mark.beyond ? kRight : axes.x(point.relative_peak);
-    mark.y = axes.y(point.bubble_rate);
-    mark.reference = lower(point.name) == "1f1b";
+    mark.beyond = point.peak > axes.x_max;
+    mark.label = mark.beyond ? fmt::format("{} ({}x)", point.name, tidy(point.peak)) : point.name;
+    mark.x = mark.beyond ? kRight : axes.x(point.peak);
+    mark.y = axes.y(point.makespan);
+    mark.reference = point.name == reference;
     mark.frontier = on_frontier(point, points);
     const auto same = std::find_if(marks.begin(), marks.end(), [&](const Mark& other) {
       return std::abs(other.x - mark.x) < 2 && std::abs(other.y - mark.y) < 2 &&
@@ -154,7 +161,7 @@ std::vector<Rect> place_labels(const std::vector<Mark>& marks) {
   return labels;
 }
 
-void draw_axes(std::string& out, const Axes& axes) {
+void draw_axes(std::string& out, const Axes& axes, const std::string& reference) {
   const auto back = std::back_inserter(out);
   std::string lines;
   fmt::format_to(back, "<g font-size=\"12\" fill=\"{}\">\n", hex(kFaintInk));
@@ -164,26 +171,30 @@ void draw_axes(std::string& out, const Axes& axes) {
     fmt::format_to(back, "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", px(x),
                    px(kBottom + 18), tidy(k * axes.x_step));
   }
-  for (int k = 0; k * axes.y_step <= axes.y_max * (1 + 1e-9); ++k) {
-    const double y = axes.y(k * axes.y_step);
+  const double ticks = std::round((axes.y_max - axes.y_min) / axes.y_step);
+  for (int k = 0; k <= static_cast<int>(ticks); ++k) {
+    const double value = axes.y_min + k * axes.y_step, y = axes.y(value);
     lines += fmt::format("M{} {}H{}", px(kLeft), px(y), px(kRight));
-    fmt::format_to(back, "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}%</text>\n", px(kLeft - 8),
-                   px(y + 4), tidy(k * axes.y_step * 100));
+    fmt::format_to(back, "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n", px(kLeft - 8),
+                   px(y + 4), tidy(value));
   }
   fmt::format_to(back,
                  "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\" font-size=\"13\">peak memory of a "
-                 "device, relative to 1F1B</text>\n",
-                 px((kLeft + kRight) / 2), px(kBottom + 42));
+                 "device, relative to {}</text>\n",
+                 px((kLeft + kRight) / 2), px(kBottom + 42), escape_xml(reference));
   fmt::format_to(back,
                  "<text transform=\"translate(22 {}) rotate(-90)\" text-anchor=\"middle\" "
-                 "font-size=\"13\">bubble rate</text>\n</g>\n",
-                 px((kTop + kBottom) / 2));
+                 "font-size=\"13\">makespan, relative to {}</text>\n</g>\n",
+                 px((kTop + kBottom) / 2), escape_xml(reference));
   fmt::format_to(back, "<path stroke=\"{}\" fill=\"none\" d=\"{}\"/>\n", hex(kRule), lines);
   fmt::format_to(back, "<path stroke=\"{}\" fill=\"none\" d=\"M{} {}V{}H{}\"/>\n", hex(kFaintInk),
                  px(kLeft), px(kTop), px(kBottom), px(kRight));
   fmt::format_to(back,
                  "<path stroke=\"{}\" stroke-dasharray=\"4 4\" fill=\"none\" d=\"M{} {}V{}\"/>\n",
                  hex(mix(kReferenceColour, kWhite, 0.4)), px(axes.x(1)), px(kTop), px(kBottom));
+  fmt::format_to(back,
+                 "<path stroke=\"{}\" stroke-dasharray=\"4 4\" fill=\"none\" d=\"M{} {}H{}\"/>\n",
+                 hex(mix(kReferenceColour, kWhite, 0.4)), px(kLeft), px(axes.y(1)), px(kRight));
 }
 
 // Down from the top at the least memory, along the frontier, out to the right.
@@ -239,10 +250,10 @@ void draw_marks(std::string& out, const std::vector<Mark>& marks) {
 
 }  // namespace
 
-std::string render_comparison_svg(const std::string& title,
+std::string render_comparison_svg(const std::string& title, const std::string& reference,
                                   const std::vector<ComparisonPoint>& points) {
   const Axes axes = choose_axes(points);
-  const std::vector<Mark> marks = marks_of(points, axes);
+  const std::vector<Mark> marks = marks_of(points, axes, reference);
   std::string out = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} "
       "{1}\" role=\"img\" font-family=\"{2}\">\n<title>{3}</title>\n"
@@ -251,10 +262,10 @@ std::string render_comparison_svg(const std::string& title,
   fmt::format_to(
       std::back_inserter(out),
       "<text x=\"24\" y=\"36\" font-size=\"18\" font-weight=\"600\" fill=\"{}\">{}</text>\n"
-      "<text x=\"24\" y=\"58\" font-size=\"12\" fill=\"{}\">filled: no schedule here has "
-      "both less memory and less bubble (the line joins them); orange: the reference</text>\n",
+      "<text x=\"24\" y=\"58\" font-size=\"12\" fill=\"{}\">filled: no schedule here is "
+      "both faster and smaller (the line joins them); orange: the reference</text>\n",
       hex(kInk), escape_xml(title), hex(kFaintInk));
-  draw_axes(out, axes);
+  draw_axes(out, axes, reference);
   draw_frontier(out, marks);
   draw_marks(out, marks);
   return out + "</svg>\n";

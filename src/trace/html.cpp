@@ -107,9 +107,9 @@ std::string device_json(const Timeline& timeline, std::size_t index,
     if (i > 0 && spans[i].op.joined) joined.push_back(i);
   }
 
-  std::string out = fmt::format("{{\"name\":{},\"peak\":{},\"bubble\":{},\"kinds\":\"{}\"",
+  std::string out = fmt::format("{{\"name\":{},\"peak\":{},\"idle\":{},\"kinds\":\"{}\"",
                                 quote(timeline.device_name(index)), number(device.peak),
-                                number(idle_share(device)), letters);
+                                number(idle_share(timeline, index)), letters);
   array(out, "times", spans, [](const Span& s) { return number(s.start) + ',' + number(s.end); });
   array(out, "stages", spans, [](const Span& s) { return whole(s.op.stage); });
   array(out, "microbatches", spans, [](const Span& s) { return whole(s.op.microbatch); });

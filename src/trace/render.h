@@ -30,15 +30,16 @@ std::string render_html(const Timeline& timeline);
 // memory counters; an arrow per message. Throws UserError for more than a million ops.
 std::string render_chrome(const Timeline& timeline);
 
-// A schedule as a point in the memory/bubble plane.
+// A schedule by its makespan and its peak memory, both relative to a reference.
 struct ComparisonPoint {
   std::string name;
-  double bubble_rate = 0;    // 0..1
-  double relative_peak = 0;  // of 1F1B's peak
+  double makespan = 1;
+  double peak = 1;
 };
 
-// The memory/bubble plane with every schedule labelled and the frontier drawn.
-std::string render_comparison_svg(const std::string& title,
+// Every schedule as a labelled point, the frontier drawn. `reference` is the name that the axes
+// refer to; its point, where there is one, stands out.
+std::string render_comparison_svg(const std::string& title, const std::string& reference,
                                   const std::vector<ComparisonPoint>& points);
 
 }  // namespace sluice

@@ -184,13 +184,17 @@ std::vector<SpanGroup> joined_groups(const DeviceTimeline& device) {
   return groups;
 }
 
-double idle_share(const DeviceTimeline& device) {
-  if (device.spans.empty()) return 0;
-  double last = 0;
-  for (const Span& span : device.spans)
-    last = std::max(last, span.end);
-  const double extent = last - device.spans.front().start;
-  return extent > 0 ? std::max(0.0, 1 - device.busy / extent) : 0;
+double idle_share(const Timeline& timeline, std::size_t device) {
+  const std::string& group = timeline.devices[device].group;
+  double makespan = group.empty() ? timeline.makespan : 0;
+  for (const DeviceTimeline& other : timeline.devices) {
+    if (group.empty() || other.group != group) continue;
+    for (const Span& span : other.spans)
+      makespan = std::max(makespan, span.end);
+    for (const Reduction& reduction : other.reductions)
+      makespan = std::max(makespan, reduction.end);
+  }
+  return makespan > 0 ? std::max(0.0, 1 - timeline.devices[device].busy / makespan) : 0;
 }
 
 Unit time_unit(const Timeline& timeline) {

@@ -61,8 +61,9 @@ struct SpanGroup {
 };
 std::vector<SpanGroup> joined_groups(const DeviceTimeline& device);
 
-// Idle share of the time between the first start and the last end of a device; 0 where it has none.
-double idle_share(const DeviceTimeline& device);
+// The share of the makespan in which a device is idle, as the eye sees it: before its first op and
+// after its last, too. Where a timeline holds several runs, each has its own makespan.
+double idle_share(const Timeline& timeline, std::size_t device);
 
 // How to write a quantity: divide by `size`, append `name`.
 struct Unit {

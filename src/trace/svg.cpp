@@ -336,7 +336,7 @@ void draw_figures(std::string& out, const Timeline& timeline, const Layout& l) {
         out, l.left - 8, l.y(row) + middle,
         fmt::format("text-anchor=\"end\" fill=\"{}\"", hex(kInk)),
         l.rows <= 64 || !device.group.empty() ? timeline.device_name(row) : fmt::format("{}", row));
-    const std::string idle = fmt::format("{} idle", percent(idle_share(device)));
+    const std::string idle = fmt::format("{} idle", percent(idle_share(timeline, row)));
     const std::string peak = fmt::format("peak {}", with_unit(device.peak, memory_unit(timeline)));
     if (l.memory >= 12) {
       text(out, right, l.y(row) + middle, "", idle);

@@ -57,6 +57,19 @@ TEST(Text, Utf8CharactersAreWholeCutOrNone) {
     EXPECT_EQ(utf8_length(bad), 0u) << bad;
 }
 
+TEST(Text, WhatCouldCommandATerminalIsWrittenOut) {
+  EXPECT_EQ(printable("plain, caf\xC3\xA9 \xE2\x82\xAC"), "plain, caf\xC3\xA9 \xE2\x82\xAC");
+  EXPECT_EQ(printable("a\x1b[31mb\n\t\x7f"), "a\\x1b[31mb\\x0a\\x09\\x7f");
+  EXPECT_EQ(printable("\xC2\x9B"
+                      "31m\xC2\xA0"),
+            "\\xc2\\x9b31m\xC2\xA0");                                // CSI as one character
+  EXPECT_EQ(printable("\x9b\xff\xE2\x82"), "\\x9b\\xff\\xe2\\x82");  // no UTF-8
+  EXPECT_EQ(printable_lines("a\r\x1b\n\tb"), "a\\x0d\\x1b\n\tb");
+  TextTable table({"a"});
+  table.add({"\x1b]0;title\x07"});
+  EXPECT_EQ(table.text(), "a\n\\x1b]0;title\\x07\n");
+}
+
 TEST(Text, TablesAlignNumbersToTheRight) {
   TextTable table({"name", "n"});
   table.add({"a", "1"});

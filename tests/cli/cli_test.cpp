@@ -26,6 +26,14 @@ Json json_of(const std::string& arguments, int code = 0) {
   return Json::parse(ran.out);
 }
 
+// With a costs file, whose origin is remarked on.
+Json json_with(const std::string& arguments) {
+  const Ran ran = run_sluice(arguments + " --format json");
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
+  return Json::parse(ran.out);
+}
+
 TEST(Cli, ScheduleGivesTheFiguresOfThePapers) {
   const Json half = json_of("schedule v-half --devices 8 --microbatches 16");
   EXPECT_EQ(half["span"], 113);
@@ -240,7 +248,7 @@ TEST(Cli, TransformsOfTheBackward) {
   EXPECT_EQ(json_of(request)["ops"], 24);
   EXPECT_LT(json_of(request + " --backward fused")["ops"].get<int>(), 24);
   EXPECT_EQ(json_of("schedule 1f1b --devices 2 --microbatches 4 --backward split")["ops"], 24);
-  expect_error(request + " --backward half", 2, {"split and fused"});
+  expect_error(request + " --backward half", 2, {"needs split or fused"});
 }
 
 TEST(Cli, ReductionsAreWrittenPricedAndDrawn) {
@@ -281,12 +289,13 @@ TEST(Cli, ContentionIsAppliedAndSaid) {
   const std::string stage = R"({"F":[1],"I":[1],"W":[1]})";
   const std::string costs = folder.write(
       "costs.json", R"({"schema":1,"contention":[2,1],"stages":[)" + stage + "," + stage + "]}");
-  EXPECT_EQ(json_of("schedule 1f1b --devices 2 --microbatches 2 --costs " + costs)["makespan"], 6);
-  expect_error(request + " --costs " + costs, 2, {"beside --contention"});
+  EXPECT_EQ(json_with("schedule 1f1b --devices 2 --microbatches 2 --costs " + costs)["makespan"],
+            6);
+  expect_error(request + " --costs " + costs, 2, {"--costs and --contention are both given"});
   expect_error("schedule 1f1b --devices 4 --microbatches 4 --contention 2,1", 2,
-               {"--contention has 2 numbers, and there are 4 devices"});
+               {"--contention has 2 numbers, but there are 4 devices"});
   expect_error("compare --devices 4 --microbatches 4 --contention 2,1", 2,
-               {"--contention has 2 numbers, and there are 4 devices"});
+               {"--contention has 2 numbers, but there are 4 devices"});
   EXPECT_NE(run_sluice("compare --devices 2 --microbatches 2 --contention 2,1")
                 .out.find("per device and microbatch, with contention\n"),
             std::string::npos);
@@ -309,54 +318,6 @@ TEST(Cli, AMillionCellsOfGarbageAreRefusedWithTheFirstOfThem) {
   EXPECT_LT(ran.out.size(), 10000u);
 }
 
-TEST(Cli, CompareHoldsTheModelFixed) {
-  const Json json = json_of("compare --devices 8 --microbatches 16");
-  std::map<std::string, Json> rows;
-  double last = 0;
-  for (const Json& row : json["schedules"]) {
-    rows[row["name"]] = row;
-    EXPECT_GE(row["span"].get<double>(), last);
-    last = row["span"];
-  }
-  EXPECT_EQ(rows.at("1f1b")["span"], 69);
-  EXPECT_EQ(rows.at("1f1b")["relative_peak"], 1);
-  EXPECT_EQ(rows.at("v-half")["span"], 56.5);
-  EXPECT_EQ(rows.at("v-half")["relative_peak"], 0.625);
-  EXPECT_EQ(rows.at("zb-v k=4")["bubble"], 0);
-  EXPECT_EQ(rows.at("zb-v k=4")["relative_peak"], 0.34375);
-  EXPECT_EQ(rows.at("dualpipe")["span"], 54);
-}
-
-TEST(Cli, TheCommandBesideEachComparedRowGivesThatRow) {
-  const Json json = json_of(
-      "compare --devices 4 --microbatches 12 --times 3,4,2 --comm 0.5 --keep-after-i 0.5 "
-      "--tokens 64 --slice-sizes 40,24 --contention 1.7,1.3,1.1,1");
-  int rows = 0;
-  for (const Json& row : json["schedules"]) {
-    const std::string command = row["command"];
-    SCOPED_TRACE(command);
-    const Json again = json_of(command.substr(std::string("sluice ").size()));
-    EXPECT_EQ(again["span"], row["span"]);
-    EXPECT_EQ(again["makespan"], row["makespan"]);
-    const double stages = again["stages"].get<double>() / again["devices"].get<double>();
-    EXPECT_NEAR(again["max_peak"].get<double>() / stages, row["peak"].get<double>(), 1e-9);
-    ++rows;
-  }
-  EXPECT_GT(rows, 25);
-}
-
-TEST(Cli, CompareUnderACapLeavesOutWhatDoesNotFitAndSaysWhy) {
-  const Json json = json_of("compare --devices 8 --microbatches 16 --memory-cap 4");
-  for (const Json& row : json["schedules"])
-    EXPECT_LE(row["peak"].get<double>(), 4);
-  bool found = false;
-  for (const Json& row : json["left_out"])
-    found = found || (row["name"] == "1f1b" && row["reason"] == "peak 8 is over the cap 4");
-  EXPECT_TRUE(found);
-  const Ran svg = run_sluice("compare --devices 4 --microbatches 8 --format svg");
-  EXPECT_TRUE(svg.out.starts_with("<svg"));
-}
-
 TEST(Cli, CostsFilesPriceSchedulesInSecondsAndBytes) {
   const TemporaryFolder folder;
   const std::string costs = folder.write(
@@ -364,7 +325,7 @@ TEST(Cli, CostsFilesPriceSchedulesInSecondsAndBytes) {
       R"({"schema":1,"stages":[{"F":[1],"I":[2],"W":[1],"after_F":[100],"after_I":[60]},
                                {"F":[2],"I":[2],"W":[1],"after_F":[50],"after_I":[60]}],
           "default_link":{"latency_s":0.5}})");
-  const Json json = json_of("schedule zb-h1 --devices 2 --microbatches 4 --costs " + costs);
+  const Json json = json_with("schedule zb-h1 --devices 2 --microbatches 4 --costs " + costs);
   EXPECT_EQ(json["peak_bytes"].size(), 2u);
   EXPECT_GT(json["max_peak_bytes"].get<double>(), 100);
   expect_error("schedule 1f1b --devices 3 --microbatches 4 --costs " + costs, 2,
@@ -372,6 +333,84 @@ TEST(Cli, CostsFilesPriceSchedulesInSecondsAndBytes) {
   expect_error("schedule zb-1p --devices 3 --microbatches 4 --costs " + costs, 2, {"2 stages"});
   expect_error("schedule 1f1b --devices 2 --microbatches 4 --times 1,1,1 --costs " + costs, 2,
                {"--costs", "--times"});
+}
+
+const char* const kMeasuredOn =
+    R"("measured_on":{"model":{"shape":"gpt2","layers":4,"dim":64,"heads":4,"kv_heads":4,
+       "ffn_dim":256,"vocab_size":257},"sequence_length":256,"sequences":1,"dtype":"float32",
+       "recompute":"none","tensor_parallel_degree":1,"device":"cpu"})";
+
+TEST(Cli, CostsSayWhatTheyWereMeasuredOnAndThatTheyDoNot) {
+  const TemporaryFolder folder;
+  const std::string stages = R"("stages":[{"F":[1,1],"I":[2,2],"W":[1,1]}]})";
+  const std::string known =
+      folder.write("known.json", R"({"schema":1,)" + std::string(kMeasuredOn) + "," + stages);
+  const std::string unknown = folder.write("unknown.json", R"({"schema":1,)" + stages);
+  const std::string request = "seq1f1b --devices 1 --microbatches 2 --slices 2 --costs ";
+  const Ran said = run_sluice("schedule " + request + known);
+  EXPECT_EQ(said.code, 0);
+  EXPECT_EQ(said.err, "sluice: " + known +
+                          ": measured on gpt2 of 4 layers, dim 64, 4 heads, 4 kv_heads, ffn_dim "
+                          "256, vocab_size 257; 1 x 256 tokens, float32, recompute none, "
+                          "tensor_parallel_degree 1, cpu\n");
+  EXPECT_EQ(run_sluice("schedule " + request + unknown).err,
+            "sluice: " + unknown + ": has no measured_on, so it may be of another model\n");
+
+  // A length that flags or the schedule's file state must be the measured one.
+  EXPECT_EQ(run_sluice("schedule " + request + known + " --tokens 256").code, 0);
+  expect_error("schedule " + request + known + " --tokens 512", 2,
+               {"known.json: measured with sequences of 256 tokens", "have 512", "sluice profile",
+                "correct --tokens"});
+  const std::string csv = folder.path() + "/s.csv";
+  for (const auto& [sizes, code] : {std::pair{"100,156", 0}, std::pair{"100,100", 2}}) {
+    ASSERT_EQ(run_sluice(fmt::format("schedule seq1f1b -d 1 -m 2 --tokens {} --slice-sizes {} "
+                                     "--out {}",
+                                     code == 0 ? 256 : 200, sizes, csv))
+                  .code,
+              0);
+    EXPECT_EQ(run_sluice("simulate " + csv + " --costs " + known).code, code) << sizes;
+  }
+}
+
+TEST(Cli, OfAFlagGivenTwiceTheLastWins) {
+  const Json json = json_of(
+      "schedule 1f1b -d 4 --devices 2 --microbatches 8 -m 3 --times 9,9,9 --times 1,2,1 "
+      "--reduce --reduce");
+  EXPECT_EQ(json["devices"], 2);
+  EXPECT_EQ(json["microbatches"], 3);
+  EXPECT_EQ(json["ideal"], 12);
+  const Json sliced =
+      json_of("schedule seq1f1b -d 2 -m 2 --tokens 9 --slice-sizes 1,2,6 --slice-sizes 5,4");
+  EXPECT_EQ(sliced["slices"], 2);
+}
+
+// Whatever bytes a file holds or is called by, a terminal sees none that could command it.
+TEST(Cli, EscapesOfFilesAreWrittenOut) {
+  const TemporaryFolder folder;
+  const std::string escape = "\x1b]0;owned\x07\x1b[2J\x9b";
+  const std::string rows = "0F0,0B0\n";
+  const std::string named = folder.write("a" + escape + ".csv", rows),
+                    header = folder.write("header.csv",
+                                          "# sluice {\"schema\":1,\"name\":\"n"
+                                          "\\u001b[2J\\u009b\"}\n" +
+                                              rows),
+                    cell = folder.write("cell.csv", "0F0," + escape + "\n"),
+                    costs = folder.write("costs.json", "{\"schema\":1,\"k\\u001b[2J\":1}"),
+                    block = folder.write("block.toml", "a" + escape + " = 1\n");
+  const auto quoted = [](const std::string& path) { return "'" + path + "'"; };
+  for (const std::string& request :
+       {"check " + quoted(named), "simulate " + quoted(named), "simulate " + header,
+        "simulate --format svg " + header, "check " + header, "check " + cell,
+        "check '" + folder.path() + "/absent" + escape + "'",
+        "simulate " + header + " --costs " + costs, "schedule block -d 2 -m 2 --block " + block,
+        "schedule 'x" + escape + "' -d 2 -m 2", "schedule 1f1b -d 'x" + escape + "' -m 2",
+        "schedule 1f1b '--x" + escape + "' -m 2"}) {
+    SCOPED_TRACE(request);
+    const Ran ran = run_sluice(request);
+    const std::string shown = ran.out + ran.err;
+    EXPECT_FALSE(shown.empty());
+    EXPECT_EQ(shown.find_first_of("\x1b\x07\x9b"), std::string::npos) << shown;
+  }
 }
 
 TEST(Cli, HelpIsThereForEveryCommand) {

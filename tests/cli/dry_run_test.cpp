@@ -342,6 +342,8 @@ TEST_F(DryRun, PartitionGoesByAProfile) {
   const Json even = Json::parse(run(request + " --costs costs.json --format json").out);
   EXPECT_EQ(even["auto"]["layers"], (std::vector<int>{4, 4}));
   EXPECT_TRUE(even["measured"].get<bool>());
+  EXPECT_EQ(run(request + " --costs costs.json").err,
+            "sluice: costs.json: has no measured_on, so it may be of another model\n");
   EXPECT_EQ(Json::parse(run(request + " --format json").out)["auto"]["layers"],
             (std::vector<int>{7, 1}));
   folder_.write("old.json", R"({"schema":1,"stages":[{"F":[4],"B":[4]},{"F":[4],"B":[4]}]})");
@@ -354,6 +356,42 @@ TEST_F(DryRun, PartitionGoesByAProfile) {
     EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
     EXPECT_NE(ran.err.find(words), std::string::npos) << ran.err;
   }
+}
+
+// A profile says what it was measured on; layers are not dealt by the times of another model.
+TEST_F(DryRun, PartitionRefusesAProfileOfAnotherRun) {
+  const std::string schedule = "--parallelism.pipeline_parallel_schedule=1f1b";
+  ASSERT_EQ(run("profile run.toml --out costs.json " + schedule).code, 0);
+  const auto partition = [&](const std::string& flags) {
+    return run(fmt::format("partition run.toml --costs costs.json {} {}", schedule, flags));
+  };
+  const Ran same = partition("--parallelism.pipeline_parallel_schedule=zb-v");
+  EXPECT_EQ(same.code, 0) << same.err;
+  EXPECT_EQ(same.err, "");
+  for (const auto& [flag, words] :
+       {std::pair{"--model.layers=16", "model.layers is 16 and was 8 when measured"},
+        std::pair{"--model.dim=64", "model.dim is 64 and was 32 when measured"},
+        std::pair{"--training.dtype=bfloat16", "training.dtype is bfloat16 and was float32"},
+        std::pair{"--recompute.level=full", "recompute.level is full and was none"},
+        std::pair{"--training.global_batch_size=16",
+                  "the number of sequences in a microbatch is 4 and was 2"}}) {
+    const Ran other = partition(flag);
+    EXPECT_EQ(other.code, 2) << flag;
+    EXPECT_EQ(other.out, "");
+    EXPECT_EQ(std::count(other.err.begin(), other.err.end(), '\n'), 1) << other.err;
+    EXPECT_TRUE(other.err.starts_with("sluice: parallelism.partition_costs is 'costs.json': "));
+    EXPECT_NE(other.err.find(words), std::string::npos) << other.err;
+    EXPECT_NE(other.err.find("measure again (sluice profile) or correct the configuration"),
+              std::string::npos)
+        << other.err;
+  }
+  // What trains by it refuses it, too.
+  const Ran trained = train(
+      "--dry-run --model.dim=64 --parallelism.layers_per_stage=auto "
+      "--parallelism.partition_costs=costs.json " +
+      schedule);
+  EXPECT_EQ(trained.code, 2);
+  EXPECT_NE(trained.err.find("model.dim is 64 and was 32"), std::string::npos) << trained.err;
 }
 
 // heads 2, vocabulary 257, ffn_dim 128, eight layers, a batch of eight in four microbatches.

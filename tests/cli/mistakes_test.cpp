@@ -89,11 +89,42 @@ TEST(Mistakes, FilesWithoutEndAreRefused) {
 }
 
 TEST(Mistakes, WordsAndFlagsTooManyAreNamed) {
-  const std::string request = "schedule 1f1b --devices 2 --microbatches 2 ";
-  expect_error(request + "--devices 3", 2, {"--devices is given 2 times: give it once"});
   expect_error("schedule 1f1b --devices", 2, {"--devices needs a value;"});
   expect_error("schedule 1f1b v-half --devices 2", 2, {"'v-half' is one word too many;"});
   expect_error("check a.csv b.csv", 2, {"'b.csv' is one word too many;"});
+}
+
+TEST(Mistakes, AFlagInTheWrongPlaceIsToldWhereItBelongs) {
+  expect_error("--devices 4 schedule 1f1b --microbatches 8", 2,
+               {"'--devices' stands before the command: write sluice schedule ... --devices;"});
+  expect_error("--devices=4 schedule 1f1b", 2, {"write sluice schedule ... --devices;"});
+  expect_error("--devices 4", 2, {"'--devices' is a flag of schedule, compare;"});
+  expect_error("check a.csv --devices 4", 2,
+               {"'--devices' is a flag of schedule, compare, not of check;"});
+  expect_error("check a.csv -d 4", 2, {"'-d' is a flag of schedule, compare, not of check;"});
+  expect_error("compare --redeal", 2, {"'--redeal' is a flag of schedule, not of compare;"});
+}
+
+TEST(Mistakes, AnEndingThatIsNoFormatIsRefused) {
+  const TemporaryFolder folder;
+  const std::string out = " --out " + folder.path() + "/x.";
+  for (const std::string& request :
+       {std::string("schedule 1f1b -d 2 -m 2"), std::string("compare -d 2 -m 2")}) {
+    SCOPED_TRACE(request);
+    expect_error(request + out + "pdf", 2,
+                 {"x.pdf': .pdf is no format here; end it in .svg, ", "--format"});
+    expect_error(request + out + "pdf --format svg", 2,
+                 {"x.pdf', and the format is svg: name it .svg, or change --format"});
+    expect_error(request + out + "svg --format json", 2,
+                 {"x.svg', and the format is json: name it .json"});
+    EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+    for (const char* fine : {"txt", "json --format json", "svg", "v2 --format json"})
+      EXPECT_EQ(run_sluice(request + out + fine).code, 0) << fine;
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+      std::filesystem::remove(entry.path());
+  }
+  for (const char* fine : {"csv --format torch-csv", "json --format chrome", "csv", "html"})
+    EXPECT_EQ(run_sluice("schedule 1f1b -d 2 -m 2" + out + fine).code, 0) << fine;
 }
 
 TEST(Mistakes, AFlagThatWouldDoNothingIsRefused) {
@@ -102,14 +133,12 @@ TEST(Mistakes, AFlagThatWouldDoNothingIsRefused) {
   const std::string csv = folder.path() + "/s.csv";
   ASSERT_EQ(run_sluice(request + "--out " + csv).code, 0);
 
-  expect_error(request + "--lowered", 2,
-               {"--lowered is given: it is of --format json, csv or torch-csv; add"});
-  expect_error(request + "--lowered --out " + folder.path() + "/x.svg", 2, {"--lowered is given"});
+  expect_error(request + "--lowered", 2, {"--lowered needs --format json, csv or torch-csv\n"});
+  expect_error(request + "--lowered --out " + folder.path() + "/x.svg", 2, {"--lowered needs"});
   EXPECT_NE(run_sluice(request + "--lowered --format json").out.find("SEND_F"), std::string::npos);
   for (const std::string& priced : {request, "simulate " + csv + " "}) {
-    expect_error(priced + "--timeline", 2,
-                 {"--timeline is given: it is of --format json; add that or leave it out"});
-    expect_error(priced + "--timeline --format csv", 2, {"--timeline is given"});
+    expect_error(priced + "--timeline", 2, {"--timeline needs --format json\n"});
+    expect_error(priced + "--timeline --format csv", 2, {"--timeline needs"});
     EXPECT_EQ(run_sluice(priced + "--timeline --out " + folder.path() + "/x.json").code, 0);
     expect_error(priced + "--reduce-time 3", 2,
                  {"--reduce-time is 3", "no REDUCE_GRAD", "schedule --reduce"});
@@ -117,10 +146,11 @@ TEST(Mistakes, AFlagThatWouldDoNothingIsRefused) {
     expect_error(priced + "--costs ''", 2, {"--costs is ''"});
   }
   expect_error(request + "--block ''", 2, {"--block is ''"});
+  expect_error(request + "--redeal", 2, {"--redeal needs --costs FILE\n"});
   for (const char* flag : {"--format json", "--devices 4", "--lowered"})
     expect_error(std::string("schedule --list ") + flag, 2,
-                 {"it takes --out, and not " + std::string(flag).substr(0, 8)});
-  expect_error("schedule 1f1b --list", 2, {"it takes --out, and not name"});
+                 {"takes no flag but --out: leave " + std::string(flag).substr(0, 8)});
+  expect_error("schedule 1f1b --list", 2, {"leave name out"});
   EXPECT_EQ(run_sluice("schedule --list --out " + folder.path() + "/list").code, 0);
 }
 
@@ -152,8 +182,8 @@ TEST(Mistakes, ComparingNothingIsOneLineAndNoFile) {
        "use fewer microbatches"});
   const std::string request = "compare --devices 4 --microbatches 8 ";
   for (const char* format : {"text", "svg", "json"})
-    expect_error(request + "--memory-cap 0.1 --out " + svg + " --format " + format, 2,
-                 {"--memory-cap is '0.1': needs a number from 1 to"});
+    expect_error(request + fmt::format("--device-memory-cap 0.1 --out {} --format {}", svg, format),
+                 2, {"--device-memory-cap is '0.1': needs a number from 1 to"});
   EXPECT_FALSE(std::filesystem::exists(svg));
   // The least that is taken has a schedule.
   for (const char* least : {"--devices 4 --microbatches 8", "--devices 1 --microbatches 1",

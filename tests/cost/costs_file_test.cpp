@@ -72,6 +72,72 @@ TEST(CostsFile, WhatIsWrittenReadsBackTheSame) {
   EXPECT_EQ(read.contention, costs.contention);
 }
 
+MeasuredOn measured_on() {
+  MeasuredOn on;
+  ModelShape shape;
+  shape.family = ModelFamily::llama;
+  shape.layers = 4;
+  shape.dim = 64;
+  shape.heads = 8;
+  shape.kv_heads = 2;
+  shape.ffn_dim = 256;
+  shape.vocab_size = 257;
+  on.set_model(shape, RecomputeLevel::all_but_attention);
+  on.sequence_length = 128;
+  on.sequences = 2;
+  on.dtype = "bfloat16";
+  on.tensor_parallel_degree = 1;
+  on.device = "cuda, 2 partitions of 66 SMs";
+  return on;
+}
+
+TEST(CostsFile, SaysWhatItWasMeasuredOn) {
+  Costs costs(1, 1);
+  EXPECT_FALSE(stage_costs_from_json(costs_to_json(costs)).measured_on);
+  costs.measured_on = measured_on();
+  const std::string text = costs_to_json(costs);
+  const Costs read = costs_from_json(text, one_stage());
+  ASSERT_TRUE(read.measured_on);
+  EXPECT_EQ(costs_to_json(read), text);
+  EXPECT_EQ(read.measured_on->text(),
+            "llama of 4 layers, dim 64, 8 heads, 2 kv_heads, ffn_dim 256, vocab_size 257; 2 x 128 "
+            "tokens, bfloat16, recompute all-but-attention, tensor_parallel_degree 1, cuda, 2 "
+            "partitions of 66 SMs");
+  const auto replaced = [&](const std::string& from, const std::string& to) {
+    std::string changed = text;
+    changed.replace(changed.find(from), from.size(), to);
+    return error_of(changed);
+  };
+  EXPECT_EQ(replaced("\"dim\"", "\"dimm\"").substr(0, 66),
+            "costs: measured_on.model has an unknown key 'dimm': did you mean '");
+  EXPECT_EQ(replaced("\"dim\": 64, ", ""), "costs: measured_on.model has no 'dim'");
+  EXPECT_EQ(replaced("\"dim\": 64", "\"dim\": 6.4"),
+            "costs: measured_on.model.dim is 6.4: needs a whole number");
+  EXPECT_EQ(replaced("\"bfloat16\"", "16"), "costs: measured_on.dtype is 16: needs a text");
+}
+
+TEST(CostsFile, EveryDifferenceToARunIsNamed) {
+  const MeasuredOn measured = measured_on();
+  MeasuredOn run = measured;
+  run.device = "cuda";
+  EXPECT_TRUE(measured_differences(measured, run).empty());  // the kind of device counts
+  for (const MeasuredField& field : measured_fields()) {
+    MeasuredOn other = run;
+    if (field.number)
+      other.*field.number += 1;
+    else
+      other.*field.text = "x";
+    const std::vector<std::string> found = measured_differences(measured, other);
+    ASSERT_EQ(found.size(), 1u) << field.name;
+    EXPECT_TRUE(found[0].starts_with(field.config_key)) << found[0];
+  }
+  run.dim = 32;
+  run.dtype = "float32";
+  EXPECT_EQ(measured_differences(measured, run),
+            (std::vector<std::string>{"model.dim is 32 and was 64 when measured",
+                                      "training.dtype is float32 and was bfloat16 when measured"}));
+}
+
 TEST(CostsFile, ContentionIsOneSpeedPerDevice) {
   const Schedule two_devices = read_schedule("0F0,0B0\n1F0,1B0\n");
   const auto with = [](const std::string& contention) {
@@ -81,25 +147,26 @@ TEST(CostsFile, ContentionIsOneSpeedPerDevice) {
   EXPECT_EQ(costs_from_json(with("[1.5,1]"), two_devices).contention,
             (std::vector<double>{1.5, 1}));
   EXPECT_TRUE(costs_from_json(with("[]"), two_devices).contention.empty());
-  EXPECT_TRUE(stage_costs_from_json(with("[1.5,1]")).contention.empty());
+  EXPECT_EQ(stage_costs_from_json(with("[1.5,1]")).contention, (std::vector<double>{1.5, 1}));
   EXPECT_EQ(error_of(with("1.5"), two_devices),
             "costs: contention is 1.5: needs a list with one number per device");
   EXPECT_EQ(error_of(with("[1.5,\"1\"]"), two_devices),
             "costs: contention[1] is \"1\": needs a number");
   EXPECT_EQ(error_of(with("[1.5,1.2,1]"), two_devices),
-            "costs: contention has 3 numbers, and there are 2 devices: give the speed with 1, 2, "
+            "costs: contention has 3 numbers, but there are 2 devices: give the speed with 1, 2, "
             "... 2 of them busy, or leave it out");
   EXPECT_EQ(error_of(with("[0,1]"), two_devices),
-            "costs: contention[0] is 0: needs a speed from 0.001 to 1000, where 1 is that with all "
-            "devices busy");
+            "costs: contention[0] is 0: needs a speed from 0.001 to 1000, relative to that with "
+            "all devices busy");
   EXPECT_EQ(error_of(with("[3,1.5]"), two_devices),
-            "costs: contention ends with 1.5: divide by it, since all devices busy is speed 1");
+            "costs: contention ends with 1.5: all devices busy is speed 1; divide all numbers "
+            "by 1.5");
 }
 
 TEST(CostsFile, StageTimesAddUpTheSlices) {
-  const SearchTimes times = search_times_from_json(
+  const SearchTimes times = search_times(stage_costs_from_json(
       R"({"schema":1,"stages":[{"F":[1,2],"I":[3,4],"W":[5,6],"sent_forward":20}],
-          "default_link":{"latency_s":3,"bytes_per_s":10}})");
+          "default_link":{"latency_s":3,"bytes_per_s":10}})"));
   ASSERT_EQ(times.stages.size(), 1u);
   EXPECT_EQ(times.stages[0].f, 3);
   EXPECT_EQ(times.stages[0].i, 7);
@@ -129,10 +196,10 @@ TEST(CostsFile, EveryMistakeIsNamed) {
   EXPECT_EQ(error_of(R"({"schema":1,"stages":[{"F":[1,1],"I":[1,1],"W":[1]}]})"),
             "costs: stages[0] has lists of 2 and 1 slices: all need one number per slice");
   EXPECT_EQ(error_of(R"({"schema":1,"stages":[{"F":[1],"I":[1],"W":[1]}]})", two_slices()),
-            "costs: stages[0] has 1 slices, and custom has 2: profile the same slices");
+            "costs: stages[0] has 1 slices, but custom has 2: profile the same slices");
   EXPECT_EQ(
       error_of(R"({"schema":1,"stages":[{"F":[1],"I":[1],"W":[1]},{"F":[1],"I":[1],"W":[1]}]})"),
-      "costs: 2 stages, and custom has 1: profile the same partition");
+      "costs: 2 stages, but custom has 1: profile that schedule, or use schedule --redeal");
   EXPECT_EQ(
       error_of(R"({"schema":1,"stages":[{"F":[1],"I":[1],"W":[1]}],"links":[{"from":0,"to":7}]})"),
       "costs: links[0] names device 7: the schedule has devices 0..0");
@@ -150,7 +217,7 @@ TEST(CostsFile, EveryMistakeIsNamed) {
       "costs: links[1] repeats the link from 0 to 0");
   const Schedule split = read_schedule("0F0,0I0,0W0\n");
   EXPECT_EQ(error_of(R"({"schema":1,"stages":[{"F":[1],"B":[2]}]})", split),
-            "costs: stages[0] has B alone, and custom runs I and W apart: give both");
+            "costs: stages[0] has B alone, but custom runs I and W separately: give I and W");
   EXPECT_EQ(costs_from_json(R"({"schema":1,"stages":[{"F":[1],"B":[2]}]})", one_stage()).at(0, 0).b,
             2);
   EXPECT_NE(error_of(std::string(100000, '[')).find("costs:"), std::string::npos);

@@ -102,7 +102,7 @@ TEST(DataCommand, MistakesAreOneLineWithTheRightCode) {
                "--format is 'csv': text and jsonl are known here");
   for (const char* format : {"", " --format text"})
     expect_error(folder, std::string("data a.txt --out x --key k") + format, 2,
-                 "--key is given: it is of --format jsonl; add that or leave it out");
+                 "--key needs --format jsonl");
   expect_error(folder, "data a.txt --out x --tokenizer ''", 2,
                "--tokenizer is '': give it a value or leave it out");
   expect_error(folder, "data a.txt --inspect x", 2,

@@ -179,12 +179,16 @@ TEST(Config, NoNumberIsRoundedWrappedOrGuessed) {
     EXPECT_TRUE(refusal("", {flag}).starts_with("--")) << flag << "\n" << refusal("", {flag});
 }
 
-TEST(Config, AKeyGivenTwiceInOnePlaceIsRefused) {
+TEST(Config, AKeyGivenTwiceInAFileIsRefusedAndOfFlagsTheLastWins) {
   EXPECT_EQ(refusal("[training]\nseq_len = 8\nsequence_length = 8\n"),
             "a.toml:3:19: training.sequence_length is given twice, first as a.toml:2:11: "
             "training.seq_len; remove one of them");
-  EXPECT_EQ(refusal("", {"--debug.seed=1", "--training.seed=1"}),
-            "--training.seed is given twice, first as --debug.seed; remove one of them");
+  const std::vector<std::string> flags = {"--debug.seed=1", "--debug.seed", "2",
+                                          "--training.seed=3"};
+  const LoadedConfig loaded = load_config_text("", "a.toml", flags);
+  EXPECT_EQ(loaded.values.debug.seed, 3);
+  EXPECT_EQ(loaded.origins.at("debug.seed"), "flag --training.seed");
+  EXPECT_EQ(refusal("", {"--debug.seed=x", "--debug.seed=2"}).substr(0, 18), "--debug.seed is 'x");
 }
 
 TEST(Config, FilesThatCannotBeReadAreRefused) {

@@ -67,6 +67,10 @@ TEST(Profiling, EveryOpIsTimedAndAllRanksAgree) {
         EXPECT_EQ(op.sent_backward, stage > 0 ? 2048 / slices : 0);
         EXPECT_EQ(all.back().at(stage, slice).w, op.w);
       }
+    ASSERT_TRUE(all[0].measured_on);
+    EXPECT_EQ(all[0].measured_on->text(),
+              "gpt2 of 8 layers, dim 16, 2 heads, 2 kv_heads, ffn_dim 32, vocab_size 64; 2 x 16 "
+              "tokens, float32, recompute none, tensor_parallel_degree 1, cpu");
     EXPECT_EQ(all[0].links.size(), devices > 1 ? 2u : 0u);
     EXPECT_EQ(all[0].default_link.latency > 0, devices > 1);
   }

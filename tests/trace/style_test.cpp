@@ -53,12 +53,23 @@ TEST(Style, StepsOfAxesAreOneTwoFive) {
   EXPECT_EQ(nice_step(0), 1);
 }
 
-TEST(Style, IdleShareIsBetweenFirstStartAndLastEnd) {
-  DeviceTimeline device;
-  EXPECT_EQ(idle_share(device), 0);
-  device.spans = {{Op{}, 2, 4}, {Op{}, 5, 6}};
-  device.busy = 3;
-  EXPECT_DOUBLE_EQ(idle_share(device), 0.25);
+TEST(Style, IdleShareIsOfTheMakespan) {
+  Timeline timeline;
+  timeline.devices.resize(2);
+  EXPECT_EQ(idle_share(timeline, 0), 0);
+  timeline.makespan = 12;
+  timeline.devices[0].spans = {{Op{}, 2, 4}, {Op{}, 5, 6}};
+  timeline.devices[0].busy = 3;
+  EXPECT_DOUBLE_EQ(idle_share(timeline, 0), 0.75);
+  // Of two runs in one picture, each has the makespan of its own devices.
+  Timeline both;
+  timeline.makespan = 6;
+  add_run(both, "measured", timeline);
+  timeline.devices[1].spans = {{Op{}, 0, 12}};
+  timeline.makespan = 12;
+  add_run(both, "predicted", timeline);
+  EXPECT_DOUBLE_EQ(idle_share(both, 0), 0.5);
+  EXPECT_DOUBLE_EQ(idle_share(both, 2), 0.75);
 }
 
 TEST(Style, TextIsReadableOnEveryColour) {

@@ -121,26 +121,27 @@ TEST(Svg, SecondsAndBytesHaveUnits) {
 }
 
 TEST(ComparisonSvg, SmallPictureIsAsReviewed) {
-  const std::string svg = render_comparison_svg("p = 4 & m = 8", {{"1f1b", .2, 1},
-                                                                  {"zb-h1", .1, 1},
-                                                                  {"zb-1p", .1, 1},
-                                                                  {"v-half", .12, .6},
-                                                                  {"zb-2p", 0, 2},
-                                                                  {"gpipe", .2, 8}});
+  const std::string svg = render_comparison_svg("p = 4 & m = 8", "1f1b",
+                                                {{"1f1b", 1, 1},
+                                                 {"zb-h1", .9, 1},
+                                                 {"zb-1p", .9, 1},
+                                                 {"v-half", .92, .6},
+                                                 {"zb-2p", .8, 2},
+                                                 {"gpipe", 1, 8}});
   expect_well_formed(svg);
   expect_golden(svg, "comparison.svg");
 }
 
 TEST(ComparisonSvg, SchedulesAtOnePlaceShareALabelAndFarOnesStandAtTheEdge) {
   const std::string svg =
-      render_comparison_svg("t", {{"a", .1, 1}, {"b", .1, 1}, {"far", .2, 12.5}});
+      render_comparison_svg("t", "a", {{"a", 1, 1}, {"b", 1, 1}, {"far", 1.2, 12.5}});
   EXPECT_NE(svg.find(">a, b<"), std::string::npos);
   EXPECT_NE(svg.find(">far (12.5x)<"), std::string::npos);
 }
 
 TEST(ComparisonSvg, OnlyWhatNothingBeatsIsFilled) {
   const std::string svg =
-      render_comparison_svg("t", {{"cheap", .3, .5}, {"fast", 0, 1}, {"beaten", .3, 1}});
+      render_comparison_svg("t", "1f1b", {{"cheap", 1.3, .5}, {"fast", 1, 1}, {"beaten", 1.3, 1}});
   std::size_t hollow = 0;
   for (std::size_t at = svg.find("fill=\"#ffffff\" stroke"); at != std::string::npos;
        at = svg.find("fill=\"#ffffff\" stroke", at + 1))
@@ -149,7 +150,7 @@ TEST(ComparisonSvg, OnlyWhatNothingBeatsIsFilled) {
 }
 
 TEST(ComparisonSvg, NoPointsGiveAnEmptyPlane) {
-  expect_well_formed(render_comparison_svg("nothing", {}));
+  expect_well_formed(render_comparison_svg("nothing", "1f1b", {}));
 }
 
 }  // namespace

@@ -35,23 +35,14 @@ bool is_utf8(std::string_view text) {
 }
 
 // The user's text on one line of bounded length, whatever it is made of.
-std::string printable(std::string_view text, std::size_t most = kMaxShown) {
+std::string shortened(std::string_view text, std::size_t most = kMaxShown) {
   const bool cut = text.size() > most;
   if (cut) {
     while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0) == 0x80)
       --most;
     text = text.substr(0, most);
   }
-  const bool utf8 = is_utf8(text);
-  std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f || (byte >= 0x80 && !utf8))
-      out += fmt::format("\\x{:02x}", byte);
-    else
-      out += c;
-  }
-  return cut ? out + "..." : out;
+  return printable(text) + (cut ? "..." : "");
 }
 
 std::string_view trim_quotes(std::string_view text) {
@@ -68,16 +59,17 @@ struct Reading {
   std::string origin;  // as in LoadedConfig
 };
 
-// One of the two places where a key can be set; a key may be set once in each.
+// One of the two places where a key can be set: once in a file, and any number of times in flags,
+// of which the last wins.
 class Source {
  public:
-  explicit Source(LoadedConfig& config) : config_(config) {}
+  Source(LoadedConfig& config, bool once) : config_(config), once_(once) {}
 
   void store(Reading reading) {
     const ConfigKey& key = reading.key;
     const std::string name = key.full_name();
     const auto [before, first] = seen_.emplace(name, reading.where);
-    if (!first)
+    if (!first && once_)
       throw user_error("{} is given twice, first as {}; remove one of them", reading.where,
                        before->second);
     if (!reading.value || !accept_value(key, *reading.value)) {
@@ -93,6 +85,7 @@ class Source {
 
  private:
   LoadedConfig& config_;
+  const bool once_;
   std::map<std::string, std::string> seen_;  // key to `where`
 };
 
@@ -140,12 +133,12 @@ std::optional<ConfigValue> value_of(ValueKind kind, const toml::node& node) {
 
 std::string shown(const toml::node& node) {
   if (const auto text = node.value_exact<std::string>())
-    return printable(toml_quote(text->substr(0, kMaxShown)));
+    return shortened(toml_quote(text->substr(0, kMaxShown)));
   if (const auto whole = node.value_exact<std::int64_t>()) return std::to_string(*whole);
   if (const auto real = node.value_exact<double>()) return fmt::format("{}", *real);
   if (const auto truth = node.value_exact<bool>()) return *truth ? "true" : "false";
   if (const auto list = list_of(node))
-    return printable(fmt::format("[{}]", fmt::join(*list, ", ")));
+    return shortened(fmt::format("[{}]", fmt::join(*list, ", ")));
   if (node.is_array()) return "a list";
   return node.is_table() ? "a table" : "a date or time";
 }
@@ -153,7 +146,7 @@ std::string shown(const toml::node& node) {
 class FileReader {
  public:
   FileReader(const std::string& path, LoadedConfig& config)
-      : path_(printable(path, 1000)), source_(config) {}
+      : path_(shortened(path, 1000)), source_(config, true) {}
 
   void read(const std::string& text) {
     const toml::table root = parse(text);
@@ -193,14 +186,14 @@ class FileReader {
       if (sections.empty() || sections.back() != known.section)
         sections.emplace_back(known.section);
     const std::string near = nearest_name(key.str().substr(0, kMaxShown), sections);
-    throw user_error("{}: unknown section [{}]{}", at(key.source()), printable(key.str()),
+    throw user_error("{}: unknown section [{}]{}", at(key.source()), shortened(key.str()),
                      near.empty() ? fmt::format("; the sections are {}", fmt::join(sections, ", "))
                                   : fmt::format(": did you mean [{}]?", near));
   }
 
   [[noreturn]] void unknown_key(const toml::key& key, const std::string& full_name) const {
     const std::string near = nearest_config_key(full_name);
-    throw user_error("{}: unknown key {}{}", at(key.source()), printable(full_name),
+    throw user_error("{}: unknown key {}{}", at(key.source()), shortened(full_name),
                      near.empty() ? "; docs/configuration.md has them all"
                                   : fmt::format(": did you mean {}?", near));
   }
@@ -227,7 +220,7 @@ class FileReader {
       return toml::parse(text);
     } catch (const toml::parse_error& error) {
       throw user_error("{}: not valid TOML: {}", at(error.source()),
-                       printable(error.description(), 300));
+                       shortened(error.description(), 300));
     }
   }
 
@@ -244,7 +237,7 @@ std::string read_file(const std::string& path) {
     text.resize(std::fread(text.data(), 1, text.size(), file.get()));
   }
   if (!file || std::ferror(file.get()))
-    throw UserError(fmt::format("cannot read the configuration {}: {}", printable(path, 1000),
+    throw UserError(fmt::format("cannot read the configuration {}: {}", shortened(path, 1000),
                                 std::strerror(errno)),
                     is_transient(errno) ? ExitCode::temporary : ExitCode::usage);
   return text;
@@ -288,17 +281,17 @@ std::optional<ConfigValue> parse_value(ValueKind kind, const std::string& text) 
 }
 
 void read_flags(std::span<const std::string> words, LoadedConfig& config) {
-  Source source(config);
+  Source source(config, false);
   for (std::size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
     if (!word.starts_with("--"))
-      throw user_error("'{}' is not a flag: write --section.key=value", printable(word));
+      throw user_error("'{}' is not a flag: write --section.key=value", shortened(word));
     const auto equals = word.find('=');
     const std::string name = word.substr(2, equals == word.npos ? word.npos : equals - 2);
     const ConfigKey* key = find_config_key(name);
     if (!key) {
       const std::string near = nearest_config_key(name);
-      throw user_error("unknown flag --{}{}", printable(name),
+      throw user_error("unknown flag --{}{}", shortened(name),
                        near.empty() ? "; docs/configuration.md has the keys"
                                     : fmt::format(": did you mean --{}?", near));
     }
@@ -315,7 +308,7 @@ void read_flags(std::span<const std::string> words, LoadedConfig& config) {
     source.store({.key = *key,
                   .value = parse_value(key->kind, text),
                   .where = "--" + name,
-                  .shown = fmt::format("'{}'", printable(text)),
+                  .shown = fmt::format("'{}'", shortened(text)),
                   .origin = "flag --" + name});
   }
 }

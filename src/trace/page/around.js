@@ -34,7 +34,7 @@ if (data.shades) {
 
 devices.forEach((device) => {
   const row = document.createElement("tr");
-  for (const text of [device.label, (100 * device.bubble).toFixed(1) + "%", withUnit(device.peak, data.memoryUnit)]) {
+  for (const text of [device.label, (100 * device.idle).toFixed(1) + "%", withUnit(device.peak, data.memoryUnit)]) {
     const cell = document.createElement("td");
     cell.textContent = text;
     row.append(cell);

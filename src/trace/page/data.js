@@ -6,7 +6,7 @@
 //   devices   [{times: [start, end, ...], kinds: one base-36 digit per span, index into kinds,
 //               stages, microbatches, slices (absent if one), joined: [span, ...],
 //               reductions: [stage, start, end, ...] (absent if none),
-//               memory: [time, value, ...], peak, bubble, name}]
+//               memory: [time, value, ...], peak, idle, name}]
 //   messages  [from, to, start, end, 0 activation | 1 gradient, stage, microbatch, slice, ...]
 const byId = (id) => document.getElementById(id);
 const data = JSON.parse(byId("data").textContent);
@@ -50,7 +50,7 @@ const devices = data.devices.map((d) => {
     name: d.name,
     label: d.name.replace(/^device /, ""),
     peak: d.peak,
-    bubble: d.bubble,
+    idle: d.idle,
   };
   for (const i of d.joined) {
     if (device.times[2 * i] < device.times[2 * i - 1] - data.makespan * 1e-9) {

@@ -1,0 +1,51 @@
+// Schedules side by side on the same model.
+//
+// The model is held fixed: times are those of a device and a microbatch, so a stage of a device
+// that holds two takes half of them, and peaks count device-microbatches. With a profile, its
+// layers are dealt to the stages of each schedule.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/options.h"
+#include "sim/simulate.h"
+
+namespace sluice::cli {
+
+struct ComparisonRequest {
+  std::vector<const Generator*> generators;  // empty: all that need no building block
+  int devices = 0;
+  int microbatches = 0;
+  int stages_per_device = 2;
+  double memory_cap = 0;  // device-microbatches; 0: none
+  SliceFlags slices;
+  PricingFlags pricing;          // times of a device
+  std::optional<Costs> profile;  // instead of them
+};
+
+struct ComparedRow {
+  std::string label;
+  std::string command;  // gives this schedule and these times
+  int slices = 1;
+  int stages_per_device = 1;
+  Simulation sim;
+  double peak = 0;           // device-microbatches
+  double relative_peak = 0;  // to the reference's; of bytes where they are known
+  double relative_makespan = 0;
+  bool frontier = false;  // no faster row needs as little memory
+
+  double memory() const { return sim.max_peak_bytes > 0 ? sim.max_peak_bytes : peak; }
+};
+
+struct Comparison {
+  std::vector<ComparedRow> rows;  // fastest first, by makespan
+  std::string reference;          // 1f1b, or the fastest row where that is not to be had
+  std::vector<std::pair<std::string, std::string>> left_out;  // label, reason
+};
+
+Comparison compare(const ComparisonRequest& request);
+
+}  // namespace sluice::cli
