@@ -1,4 +1,5 @@
-// sluice data INPUT --out PREFIX: text or JSONL to a Megatron .bin/.idx pair, or a look into one.
+// sluice data INPUT --out PREFIX: writes text or JSONL as a Megatron .bin/.idx pair.
+// sluice data --inspect PREFIX: describes such a pair.
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,11 +27,14 @@ struct Flags {
   std::string key;
   std::string tokenizer;
   std::string inspect;
+  bool force = false;
+
+  bool standard_input() const { return input == "-"; }
 };
 
 constexpr std::int32_t kWideVocabulary = 65500;  // from here on, tokens have four bytes
 
-// A line on standard error that is rewritten as the work goes on; only on a terminal.
+// One line on standard error that is rewritten as the work goes on; only on a terminal.
 class Progress {
  public:
   explicit Progress(std::string what) : what_(std::move(what)) {}
@@ -61,7 +65,8 @@ class Progress {
   Clock::time_point last_ = Clock::now();  // short work shows nothing
 };
 
-// Bytes as they come, or a tokenizer's tokens of whole documents, and what ends one.
+// Writes the bytes as they come, or the tokenizer's tokens of whole documents, and the token that
+// ends a document.
 class PairSink : public DocumentSink {
  public:
   PairSink(IndexedWriter& writer, const BpeTokenizer* tokenizer)
@@ -92,14 +97,25 @@ TextFormat text_format(const std::string& name) {
   if (name.empty()) return TextFormat::by_name;
   if (name == "text") return TextFormat::text;
   if (name == "jsonl") return TextFormat::jsonl;
-  throw user_error("--format is '{}': text and jsonl are known here", name);
+  if (name == "bytes") return TextFormat::bytes;
+  throw user_error("--format is '{}': needs text, jsonl or bytes", name);
 }
 
-// A file of the input that the output would replace, or a folder in which a second run would
-// take what the first one wrote for documents.
+void refuse_overwriting(const Flags& flags, const std::string& prefix) {
+  std::error_code ignored;
+  for (const char* ending : {".bin", ".idx"})
+    if (!flags.force && std::filesystem::exists(prefix + ending, ignored))
+      throw user_error(
+          "--out is '{}': {}{} exists; choose another name, or replace it with --force", flags.out,
+          prefix, ending);
+}
+
+// The output must not replace a file of the input, and must not lie in its folder: a second run
+// would read it as a document.
 void refuse_output_inside_input(const Flags& flags, const std::string& prefix) {
   namespace fs = std::filesystem;
   std::error_code error;
+  if (flags.standard_input()) return;
   for (const char* ending : {".bin", ".idx"})
     if (fs::equivalent(flags.input, prefix + ending, error))
       throw user_error("--out is '{}': {}{} is the input itself", flags.out, prefix, ending);
@@ -117,13 +133,23 @@ void convert(const Flags& flags) {
     throw user_error("--out is missing: sluice data {} --out PREFIX writes PREFIX.bin, PREFIX.idx",
                      flags.input);
   if (flags.out.ends_with("/"))
-    throw user_error("--out is '{}': needs a file name before .bin and .idx", flags.out);
+    throw user_error("--out is '{}': needs a file name, to which .bin and .idx are added",
+                     flags.out);
   DocumentOptions options;
   options.format = text_format(flags.format);
   if (!flags.key.empty()) options.key = flags.key;
+  if (options.format == TextFormat::bytes && !flags.tokenizer.empty())
+    throw user_error(
+        "--format is bytes and --tokenizer is '{}': raw bytes are their own tokens; leave one out",
+        flags.tokenizer);
   const std::string prefix = indexed_prefix(flags.out);
   refuse_output_inside_input(flags, prefix);
-  const std::vector<std::string> files = document_files(flags.input);
+  refuse_overwriting(flags, prefix);
+  std::vector<std::string> files = {flags.input};
+  if (flags.standard_input())
+    options.open = [](const std::string&) { return open_standard_input(); };
+  else
+    files = document_files(flags.input);
   check_needs(!flags.key.empty(), "--key",
               std::any_of(files.begin(), files.end(),
                           [&](const auto& file) { return reads_as_jsonl(file, options.format); }),
@@ -137,8 +163,10 @@ void convert(const Flags& flags) {
   PairSink sink(writer, tokenizer.get());
   const DocumentCounts counts = read_documents(files, options, sink);
   if (counts.documents == 0)
-    throw UserError(fmt::format("'{}' holds no text: nothing to write", flags.input),
-                    ExitCode::bad_data);
+    throw UserError(
+        fmt::format("'{}' holds no text: nothing to write",
+                    flags.standard_input() ? std::string("standard input") : flags.input),
+        ExitCode::bad_data);
   writer.commit();
   progress.clear();
   fmt::print("{}: {}, {}, {}{}\n", prefix, counted(writer.num_documents(), "document"),
@@ -150,8 +178,8 @@ void convert(const Flags& flags) {
 
 void inspect(const Flags& flags) {
   if (!flags.input.empty() || !flags.out.empty() || !flags.format.empty() || !flags.key.empty() ||
-      !flags.tokenizer.empty())
-    throw user_error("--inspect goes alone: it takes no input and no other flag");
+      !flags.tokenizer.empty() || flags.force)
+    throw user_error("--inspect is given with an input or another flag: it takes neither");
   const std::string prefix = indexed_prefix(flags.inspect);
   const IndexedTokens tokens(prefix);
   const TokenIndex& index = tokens.index();
@@ -196,18 +224,21 @@ void run(const Flags& flags) {
 void add_data(CLI::App& app, ExitCode&) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command =
-      app.add_subcommand("data", "text or JSONL to token files (Megatron .bin and .idx)");
+      app.add_subcommand("data", "convert text or JSONL to token files (Megatron .bin and .idx)");
   command->add_option("input", flags->input,
-                      "a file, or a folder: all files in it (names with a dot first left out)");
+                      "a file, a folder (every file in it whose name begins with no dot), or - for "
+                      "standard input");
   add_text(*command, "--out", flags->out, "write PREFIX.bin and PREFIX.idx")->type_name("PREFIX");
   add_text(*command, "--format", flags->format,
-           "text: one file is one document; jsonl: one line is (default: by file name)")
+           "text: each file is one document; jsonl: each line is; bytes: as text, but any file "
+           "instead of UTF-8 only (default: jsonl where the name ends in .jsonl, else text)")
       ->type_name("NAME");
   add_text(*command, "--key", flags->key, "key of the text in a jsonl line (default text)")
       ->type_name("NAME");
   add_text(*command, "--tokenizer", flags->tokenizer,
            "a tokenizer.json, byte-level BPE (default: tokens are bytes)")
       ->type_name("FILE");
+  command->add_flag("--force", flags->force, "replace PREFIX.bin and PREFIX.idx");
   add_text(*command, "--inspect", flags->inspect, "describe an existing pair")->type_name("PREFIX");
   command->callback([flags] { run(*flags); });
 }

@@ -1,5 +1,5 @@
-// sluice inspect CHECKPOINT: what it holds, independent of the mesh and the schedule it was saved
-// under.
+// sluice inspect CHECKPOINT: shows the tensors that a checkpoint holds. The mesh and the schedule
+// that it was saved under do not change them.
 #include <fmt/ranges.h>
 
 #include "base/text.h"
@@ -74,7 +74,7 @@ void run(const Flags& flags) {
 
 void add_inspect(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand("inspect", "what a checkpoint holds, verified");
+  CLI::App* command = app.add_subcommand("inspect", "verify a checkpoint and show what it holds");
   command
       ->add_option("checkpoint", flags->checkpoint,
                    "checkpoint folder, or a folder of checkpoints (its latest is used)")

@@ -20,6 +20,16 @@ enum class RecomputeLevel {
   full                // keeps the block's input
 };
 
+// Llama 3.1's stretching of the rotary frequencies, for more positions than it was first trained
+// on: waves longer than original_positions / low_freq_factor are stretched by `factor`, those
+// shorter than original_positions / high_freq_factor not at all, those between gradually.
+struct RopeScaling {
+  double factor = 0;  // 0: no scaling
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  std::int64_t original_positions = 8192;
+};
+
 struct ModelShape {
   ModelFamily family = ModelFamily::gpt2;
   std::int64_t layers = 0;
@@ -32,10 +42,11 @@ struct ModelShape {
   bool tied_embeddings = false;
   double rope_theta = 10000;   // base of the rotary frequencies (llama)
   double norm_epsilon = 1e-5;  // added to the variance
+  RopeScaling rope_scaling = {};
 
   // Layer norms, biases and learned positions go together.
   bool has_biases() const { return family != ModelFamily::llama; }
-  // Norms stand after the sums, not before the products; each token sees its whole document.
+  // Norms stand after the sums, not before the matmuls; each token sees its whole document.
   bool encoder() const { return family == ModelFamily::bert; }
   std::int64_t head_dim() const { return dim / heads; }
   std::int64_t kv_dim() const { return kv_heads * head_dim(); }

@@ -32,7 +32,7 @@ class BpeTokenizer {
   std::string decode(std::span<const std::int32_t> tokens) const;
 
   std::int32_t vocab_size() const { return static_cast<std::int32_t>(tokens_.size()); }  // numbers
-  // What ends a document, by the names that are usual: <|endoftext|>, <|end_of_text|>, </s>,
+  // The token that ends a document, found by its usual names: <|endoftext|>, <|end_of_text|>, </s>,
   // <|eot_id|>, <eos>. -1: the file has none of them.
   std::int32_t end_of_document() const { return end_of_document_; }
 

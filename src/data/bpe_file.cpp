@@ -32,7 +32,7 @@ Json parse(std::string_view text, const std::string& path) {
   try {
     return Json::parse(text, look);
   } catch (const Json::exception& error) {
-    throw bad_data("{}: no JSON: {}", path, error.what());
+    throw bad_data("{}: not JSON: {}", path, error.what());
   }
 }
 
@@ -83,7 +83,7 @@ class BpeTokenizer::Builder {
   void build() {
     if (!file_.is_object()) fail("needs to be an object");
     if (const Json* normalizer = member(file_, "normalizer"))
-      fail(fmt::format("normalizer is {}: text is not normalised here; only files without one",
+      fail(fmt::format("normalizer is {}: only files without a normalizer are supported",
                        json_quote(text_of(*normalizer, "type"))));
     read_pattern();
     const Json* model = member(file_, "model");
@@ -114,7 +114,7 @@ class BpeTokenizer::Builder {
       check_byte_level(*first);
       const Json* use_regex = member(*first, "use_regex");
       if (use_regex && *use_regex == false)
-        fail("pre_tokenizer.use_regex is false: words would have no ends");
+        fail("pre_tokenizer.use_regex is false: nothing would split the text into words");
       return;
     }
     const Json* steps = member(*first, "pretokenizers");
@@ -122,14 +122,14 @@ class BpeTokenizer::Builder {
         steps->size() != 2 || text_of(steps->at(0), "type") != "Split" ||
         text_of(steps->at(1), "type") != "ByteLevel")
       fail(fmt::format(
-          "pre_tokenizer is {}: known are ByteLevel (GPT-2) and a Sequence of Split and "
-          "ByteLevel (Llama 3)",
+          "pre_tokenizer is {}: only ByteLevel (GPT-2) and a Sequence of Split and ByteLevel "
+          "(Llama 3) are supported",
           json_quote(text_of(*first, "type"))));
     const Json& split = steps->at(0);
     check_byte_level(steps->at(1));
     if (const Json* use_regex = member(steps->at(1), "use_regex");
         !use_regex || *use_regex != false)
-      fail("pre_tokenizer cuts twice: use_regex of ByteLevel needs to be false behind a Split");
+      fail("pre_tokenizer splits twice: use_regex of ByteLevel needs to be false after a Split");
     if (text_of(split, "behavior") != "Isolated" || is_true(split, "invert"))
       fail("pre_tokenizer's Split needs behavior \"Isolated\" and invert false");
     const Json* pattern = member(split, "pattern");
@@ -139,7 +139,7 @@ class BpeTokenizer::Builder {
         out_.pattern_ = known;
         return;
       }
-    fail(fmt::format("pre_tokenizer's pattern is {}: known are GPT-2's and Llama 3's",
+    fail(fmt::format("pre_tokenizer's pattern is {}: only GPT-2's and Llama 3's are supported",
                      json_quote(regex.substr(0, 80))));
   }
 
@@ -148,14 +148,14 @@ class BpeTokenizer::Builder {
     const Json* vocab = member(model, "vocab");
     // Old files have no type; only BPE has merges.
     if (type.empty() ? !member(model, "merges") : type != "BPE")
-      fail(fmt::format("model.type is {}: only BPE, on bytes, is supported", json_quote(type)));
+      fail(fmt::format("model.type is {}: only byte-level BPE is supported", json_quote(type)));
     if (is_true(model, "byte_fallback"))
-      fail("model.byte_fallback is true: only BPE on bytes is supported, not on characters");
+      fail("model.byte_fallback is true: only byte-level BPE is supported, not BPE on characters");
     if (const Json* dropout = member(model, "dropout"); dropout && *dropout != 0)
       fail("model.dropout is set: encoding would be random");
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
       if (!text_of(model, key).empty())
-        fail(fmt::format("model.{} is {}: only BPE on bytes is supported", key,
+        fail(fmt::format("model.{} is {}: only byte-level BPE is supported", key,
                          json_quote(text_of(model, key))));
     out_.whole_words_first_ = is_true(model, "ignore_merges");
     if (!vocab || !vocab->is_object()) fail("has no model.vocab");
@@ -201,7 +201,7 @@ class BpeTokenizer::Builder {
       if (space != std::string::npos && text.find(' ', space + 1) == std::string::npos)
         return {text.substr(0, space), text.substr(space + 1)};
     }
-    fail(fmt::format("model.merges[{}] is no pair", rank));
+    fail(fmt::format("model.merges[{}] is not a pair", rank));
   }
 
   std::int32_t known(const std::string& word, std::int32_t rank) const {
@@ -215,7 +215,7 @@ class BpeTokenizer::Builder {
   void read_added() {
     const Json* list = member(file_, "added_tokens");
     if (!list) return;
-    if (!list->is_array()) fail("added_tokens is no list");
+    if (!list->is_array()) fail("added_tokens is not a list");
     for (const Json& entry : *list) {
       const std::string content = text_of(entry, "content");
       const Json* number = member(entry, "id");
@@ -223,7 +223,8 @@ class BpeTokenizer::Builder {
       const std::int32_t token = number_of(*number, content);
       for (const char* key : {"lstrip", "rstrip", "single_word"})
         if (is_true(entry, key))
-          fail(fmt::format("added token {} has {}: it is not supported", json_quote(content), key));
+          fail(fmt::format("added token {} has {} set, which is not supported", json_quote(content),
+                           key));
       if (const auto same = by_name_.find(content); same == by_name_.end() || same->second != token)
         put(token, content, content);
       out_.tokens_[static_cast<std::size_t>(token)] = content;
@@ -240,8 +241,8 @@ class BpeTokenizer::Builder {
 
   std::int32_t number_of(const Json& number, const std::string& word) const {
     if (!number.is_number_unsigned() || number.get<std::uint64_t>() >= kMaxTokens)
-      fail(fmt::format("token {} has the number {}: needs a whole one below {}", json_quote(word),
-                       number.dump(), kMaxTokens));
+      fail(fmt::format("token {} has the number {}: needs a whole number below {}",
+                       json_quote(word), number.dump(), kMaxTokens));
     return number.get<std::int32_t>();
   }
 
@@ -249,7 +250,8 @@ class BpeTokenizer::Builder {
     const auto at = static_cast<std::size_t>(token);
     if (at >= out_.tokens_.size()) out_.tokens_.resize(at + 1);
     if (!out_.tokens_[at].empty())
-      fail(fmt::format("tokens {} and another have the number {}", json_quote(word), token));
+      fail(fmt::format("token {} has the number {}, as another token does", json_quote(word),
+                       token));
     out_.tokens_[at] = std::move(bytes);
   }
 

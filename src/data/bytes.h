@@ -27,15 +27,19 @@ class Bytes {
   virtual const std::string& name() const = 0;  // for messages
   virtual std::int64_t size() const = 0;        // as it was when opened
   // Reads up to out.size() bytes from `offset` on and returns how many there were: fewer only at
-  // the end. Throws UserError (3) when the device fails.
+  // the end. Throws UserError: 75 when storage fails for now, else 3.
   virtual std::size_t read_some(std::int64_t offset, std::span<std::byte> out) const = 0;
 
   // Fills `out`. Throws UserError (3) when the bytes end before that.
   void read(std::int64_t offset, std::span<std::byte> out) const;
 };
 
-// Opens a file. Throws UserError (3) when it is missing, unreadable or no regular file.
+// Opens a file. Throws UserError: 2 when it is missing, 75 when storage fails for now, else 3
+// (unreadable, not a regular file).
 std::unique_ptr<Bytes> open_file(const std::string& path);
+
+// Standard input, which is read once and in order: a ByteStream can read it. Its size is 0.
+std::unique_ptr<Bytes> open_standard_input();
 
 class MemoryBytes : public Bytes {
  public:

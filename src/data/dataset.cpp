@@ -91,8 +91,8 @@ Sample Dataset::sample(std::int64_t index) const {
   for (std::size_t n = 0; n < sample.tokens.size(); ++n)
     if (sample.tokens[n] >= limit)
       throw bad_data(
-          "'{}' token {} is {}: the vocabulary has {} tokens{}; raise the model's "
-          "vocabulary size or use its tokenizer",
+          "'{}' token {} is {}: the vocabulary has {} tokens{}; raise model.vocab_size, or use the "
+          "model's tokenizer",
           source_->name(), first + static_cast<std::int64_t>(n), sample.tokens[n],
           options_.vocab_size, options_.masks ? fmt::format(", and {} is the mask", limit) : "");
   sample.targets.assign(sample.tokens.begin() + 1, sample.tokens.end());

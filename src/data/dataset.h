@@ -5,10 +5,10 @@
 //
 //   held out:  [ training tokens ............... | validation tokens ]   the last fraction of them
 //   plain:     sample i is tokens [i*L, i*L + L], so neighbours share one token; documents run on
-//   packed:    the same windows, but documents inside keep apart: segment_starts says where each
-//              begins (no attention across, positions restart), and no token is trained to guess
-//              the first one of the next document
-//   masked:    either of them with tokens hidden, and only those to be guessed (data/masking.h)
+//   packed:    the same windows, with documents kept apart: segment_starts says where each begins
+//              (no attention across, positions restart), and no token is trained to predict the
+//              first one of the next document
+//   masked:    either of them with tokens hidden; only those are predicted (data/masking.h)
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ enum class Split { train, validation };
 struct DatasetOptions {
   std::int64_t sequence_length = 0;  // L, at least 1
   bool packed = false;
-  std::optional<MaskOptions> masks = {};  // tokens of the data are then below the mask
+  std::optional<MaskOptions> masks = {};  // where given, tokens of the data are below the mask
   Split split = Split::train;
   double validation_fraction = 0;  // of the tokens, from the end; 0 <= fraction < 1
   std::int64_t vocab_size = 0;     // tokens are below it

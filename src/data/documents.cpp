@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "base/text.h"
 
@@ -13,6 +14,22 @@ namespace fs = std::filesystem;
 // A line is held in memory more than once while it is parsed.
 constexpr std::size_t kMaxLineBytes = std::size_t{256} << 20;
 
+constexpr std::size_t kCheckedBytes = std::size_t{64} << 10;
+
+// `beginning` goes beyond the checked bytes where the file does, so that no character is cut there.
+void require_text(std::string_view beginning, const std::string& name) {
+  std::size_t at = 0;
+  while (at < std::min(beginning.size(), kCheckedBytes)) {
+    const std::size_t length = utf8_length(beginning.substr(at));
+    if (beginning[at] == '\0' || length == 0 || length == std::string_view::npos)
+      throw bad_data(
+          "'{}' is not UTF-8 text: byte {} is {:#04x}; decompress or convert it first, or read it "
+          "as raw bytes with data.format = \"bytes\" (sluice data: --format bytes)",
+          name, at, static_cast<unsigned char>(beginning[at]));
+    at += length;
+  }
+}
+
 class Reader {
  public:
   Reader(const DocumentOptions& options, DocumentSink& sink, std::int64_t total_bytes)
@@ -22,6 +39,7 @@ class Reader {
     ByteStream stream(file);
     bool empty = true;
     for (std::string_view piece = stream.next(); !piece.empty(); piece = stream.next()) {
+      if (empty && options_.format != TextFormat::bytes) require_text(piece, file.name());
       sink_.append(piece);
       counts_.bytes += static_cast<std::int64_t>(piece.size());
       empty = false;
@@ -34,7 +52,9 @@ class Reader {
     ByteStream stream(file);
     std::string rest;  // the line that the last piece began
     std::int64_t line = 0;
+    bool first = true;
     for (std::string_view piece = stream.next(); !piece.empty(); piece = stream.next()) {
+      if (std::exchange(first, false)) require_text(piece, file.name());
       advance(piece.size());
       for (auto end = piece.find('\n'); end != std::string_view::npos; end = piece.find('\n')) {
         rest.append(piece.substr(0, end));
@@ -114,10 +134,10 @@ DocumentCounts read_documents(const std::vector<std::string>& files, const Docum
                               DocumentSink& sink) {
   std::int64_t total_bytes = 0;
   for (const std::string& path : files)
-    total_bytes += open_file(path)->size();
+    total_bytes += options.open(path)->size();
   Reader reader(options, sink, total_bytes);
   for (const std::string& path : files) {
-    const std::unique_ptr<Bytes> file = open_file(path);
+    const std::unique_ptr<Bytes> file = options.open(path);
     if (reads_as_jsonl(path, options.format))
       reader.read_jsonl(*file);
     else

@@ -1,7 +1,10 @@
 // Documents from plain text and JSONL, read in pieces: a corpus may be larger than memory.
-// Plain text: one file is one document, byte for byte (no encoding is assumed, a BOM is kept).
-// JSONL: each line is one JSON object whose text stands under a key. A folder stands for the
-// regular files below it, sorted by path; names that begin with a dot are left out.
+// Plain text: one file is one document, byte for byte (a BOM is kept). JSONL: each line is one JSON
+// object whose text stands under a key. A folder stands for the regular files below it, sorted by
+// path; names that begin with a dot are left out.
+//
+// Both are UTF-8. The first 64 KiB of every file are checked, so that a compressed file or a table
+// does not become training text. The format `bytes` takes any file as it is.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +20,8 @@ namespace sluice {
 enum class TextFormat {
   by_name,  // JSONL where the name ends in .jsonl, else text
   text,
-  jsonl
+  jsonl,
+  bytes  // as text, without the check
 };
 
 struct DocumentOptions {
@@ -25,6 +29,7 @@ struct DocumentOptions {
   std::string key = "text";  // of JSONL objects
   // Called now and then with the bytes read so far and in all. May be empty.
   std::function<void(std::int64_t done, std::int64_t total)> progress;
+  std::function<std::unique_ptr<Bytes>(const std::string& path)> open = open_file;
 };
 
 // What a reader calls: append any number of times, then end_document. Never for a document
@@ -42,13 +47,14 @@ struct DocumentCounts {
   std::int64_t bytes = 0;  // of text
 };
 
-// The files that `path` stands for. Throws UserError (3) when there is none.
+// The files that `path` stands for; `path` itself where it is no folder. Throws UserError (3) for a
+// folder without files.
 std::vector<std::string> document_files(const std::string& path);
 
 bool reads_as_jsonl(const std::string& path, TextFormat format);
 
-// Reads every document of the files, in their order. Throws UserError (3) naming file and line;
-// what the sink throws passes through.
+// Reads every document of the files, in their order. Throws UserError: 2 for a missing file, 3
+// naming file and line or byte; what the sink throws passes through.
 DocumentCounts read_documents(const std::vector<std::string>& files, const DocumentOptions& options,
                               DocumentSink& sink);
 

@@ -67,8 +67,7 @@ ItemType item_type(const Bytes& idx, std::uint8_t code) {
     case 7:
       throw bad_data("'{}' byte 17: item type is {} ({}): tokens are whole numbers", idx.name(),
                      code, code == 6 ? "f64" : "f32");
-    default:
-      throw bad_data("'{}' byte 17: item type is {}: 1 to 5 and 8 are known", idx.name(), code);
+    default: throw bad_data("'{}' byte 17: item type is {}: needs 1 to 5, or 8", idx.name(), code);
   }
 }
 
@@ -100,18 +99,22 @@ Header read_header(const Bytes& idx) {
   // Against the size first: the products below cannot overflow then.
   const auto room = static_cast<std::uint64_t>(idx.size() - kIndexHeaderBytes);
   if (sequences > room / 12)
-    throw bad_data("'{}' byte 18: {} sequences need 12 bytes each: the file has only {}",
-                   idx.name(), sequences, idx.size());
+    throw bad_data(
+        "'{}' byte 18: {} sequences need 12 bytes each, and the file has {}: it is truncated or "
+        "damaged",
+        idx.name(), sequences, idx.size());
   if (boundaries > room / 8)
-    throw bad_data("'{}' byte 26: {} document boundaries need 8 bytes each: the file has only {}",
-                   idx.name(), boundaries, idx.size());
+    throw bad_data(
+        "'{}' byte 26: {} document boundaries need 8 bytes each, and the file has {}: it is "
+        "truncated or damaged",
+        idx.name(), boundaries, idx.size());
   if (boundaries == 0)
     throw bad_data("'{}' byte 26: 0 document boundaries: needs one more than documents",
                    idx.name());
   const std::uint64_t bare = 12 * sequences + 8 * boundaries;
   if (room != bare && room != bare + sequences)
     throw bad_data(
-        "'{}' has {} bytes: {} sequences and {} document boundaries make {} (or {} with modes)",
+        "'{}' has {} bytes: {} sequences and {} document boundaries need {} (or {} with modes)",
         idx.name(), idx.size(), sequences, boundaries,
         kIndexHeaderBytes + static_cast<std::int64_t>(bare),
         kIndexHeaderBytes + static_cast<std::int64_t>(bare + sequences));
@@ -192,8 +195,9 @@ TokenIndex read_token_index(const Bytes& idx, std::int64_t bin_bytes) {
       throw bad_data("'{}' byte {}: the first document begins at sequence {}: needs 0", idx.name(),
                      at, boundary);
     if (boundary < sequence)
-      throw bad_data("'{}' byte {}: document boundary {} is {}, after {}: boundaries never fall",
-                     idx.name(), at, d, boundary, sequence);
+      throw bad_data(
+          "'{}' byte {}: document boundary {} is {}, after {}: boundaries must not decrease",
+          idx.name(), at, d, boundary, sequence);
     if (boundary > sequences)
       throw bad_data("'{}' byte {}: document boundary {} is {}: there are only {} sequences",
                      idx.name(), at, d, boundary, sequences);
@@ -208,13 +212,13 @@ TokenIndex read_token_index(const Bytes& idx, std::int64_t bin_bytes) {
       if (offset != begin)
         throw bad_data(
             "'{}' byte {}: sequence {} begins at byte {} of the .bin file: the lengths "
-            "before it make {}",
+            "before it sum to {}",
             idx.name(), offset_at, sequence, offset, begin);
       // Stops the sum far below an overflow, too.
       if (length > (bin_bytes - begin) / width)
         throw bad_data(
             "'{}' byte {}: sequence {} ends at byte {} of the .bin file, which has {}: "
-            "the pair does not belong together or the .bin file is truncated",
+            "the two files are not a pair, or the .bin file is truncated",
             idx.name(), length_at, sequence, begin + length * width, bin_bytes);
       index.num_tokens += length;
     }

@@ -34,7 +34,7 @@ class TextFinder : public nlohmann::json_sax<Json> {
   bool end_array() override { return --depth_, true; }
   bool key(string_t& name) override {
     if (depth_ != 1 || name != wanted_) return true;
-    if (found_) return stop(fmt::format("the key {} is there twice", json_quote(wanted_)));
+    if (found_) return stop(fmt::format("the key {} appears twice", json_quote(wanted_)));
     found_ = expecting_ = true;
     return true;
   }
@@ -92,7 +92,7 @@ std::string jsonl_text(std::string_view line, const std::string& key, const std:
   const bool whole = Json::sax_parse(line.begin(), line.end(), &finder);
   if (!whole) throw bad_data("{}: {}", where, finder.problem());
   if (!finder.found())
-    throw bad_data("{}: no key {}: --key names the one that holds the text", where,
+    throw bad_data("{}: no key {}: sluice data --key NAME names the key that holds the text", where,
                    json_quote(key));
   return finder.take_text();
 }

@@ -16,11 +16,13 @@ constexpr std::uint64_t kMaskSalt = 0x6d61736b;
 
 Sample mask_sample(Sample sample, std::int64_t index, const MaskOptions& options) {
   if (!(options.fraction > 0 && options.fraction <= 1))
-    throw user_error("the masked fraction is {}: needs more than 0 and at most 1",
+    throw user_error("the masked fraction is {}: needs to be above 0 and at most 1",
                      options.fraction);
   if (options.num_ordinary < 1 || options.mask_token < 0)
-    throw user_error("the mask token is {} beside {} ordinary tokens: needs both",
-                     options.mask_token, options.num_ordinary);
+    throw user_error(
+        "the mask token is {} and there are {} ordinary tokens: needs a mask token and at least "
+        "one",
+        options.mask_token, options.num_ordinary);
   std::vector<std::size_t> places;
   for (std::size_t n = 0; n < sample.tokens.size(); ++n)
     if (sample.tokens[n] != options.never_masked) places.push_back(n);

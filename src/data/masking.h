@@ -1,5 +1,5 @@
-// Masked-token samples, as BERT trains on them: some tokens are hidden, and only those are to be
-// guessed. Which ones is a pure function of (seed, index of the sample).
+// Masked-token samples, as BERT trains on them: some tokens are hidden, and only those are
+// predicted. Which ones is a pure function of (seed, index of the sample).
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,7 @@ inline constexpr std::int32_t kNoTarget = -1;  // no loss here
 
 struct Sample {
   std::vector<std::int32_t> tokens;          // (L)
-  std::vector<std::int32_t> targets;         // (L) the token to guess here, or kNoTarget
+  std::vector<std::int32_t> targets;         // (L) the token to predict here, or kNoTarget
   std::vector<std::int32_t> segment_starts;  // ascending, the first is 0
 
   bool operator==(const Sample&) const = default;

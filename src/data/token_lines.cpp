@@ -26,8 +26,9 @@ class Lines {
     if (!text.empty()) {
       const auto token = parse_int(text);
       if (!token || *token < 0 || *token >= vocab_size_)
-        throw bad_data("{}:{}: token {}: the model's vocabulary has 0 to {}, one to a line", path_,
-                       number_, json_quote(text), vocab_size_ - 1);
+        throw bad_data(
+            "{}:{}: token {}: needs one number per line, from 0 to {} in this model's vocabulary",
+            path_, number_, json_quote(text), vocab_size_ - 1);
       tokens_.push_back(static_cast<std::int32_t>(*token));
     }
     line_.clear();

@@ -9,8 +9,8 @@
 
 namespace sluice {
 
-// All of them as one document; lines of blanks are passed over. Throws UserError (3) with line and
-// value for what is no token of a vocabulary of this size, and for a file without any.
+// All of them are one document; blank lines are skipped. Throws UserError (3) with line and value
+// for what is not a token of a vocabulary of this size, and for a file without tokens.
 std::unique_ptr<TokenSource> read_token_lines(const std::string& path, std::int64_t vocab_size);
 
 }  // namespace sluice

@@ -11,13 +11,14 @@
 namespace sluice {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, DataFormat>, 4> kFormats = {
+constexpr std::array<std::pair<std::string_view, DataFormat>, 5> kFormats = {
     {{"auto", DataFormat::automatic},
      {"text", DataFormat::text},
      {"jsonl", DataFormat::jsonl},
+     {"bytes", DataFormat::bytes},
      {"megatron", DataFormat::megatron}}};
 
-// Token is the narrowest type that holds them: a byte corpus takes two bytes per token.
+// Token is the narrowest type that holds every token: two bytes for a corpus of bytes.
 template <typename Token>
 class MemorySource : public TokenSource {
  public:
@@ -30,7 +31,7 @@ class MemorySource : public TokenSource {
   const std::string& name() const override { return name_; }
   std::int64_t num_tokens() const override { return static_cast<std::int64_t>(tokens_.size()); }
   const std::vector<std::int64_t>& document_starts() const override { return starts_; }
-  // Only what this file tokenizes is kept in so narrow a type.
+  // Only the byte tokenizer's tokens are kept in two bytes.
   std::int32_t end_of_document() const override {
     return std::is_same_v<Token, std::uint16_t> ? kEndOfDocument : -1;
   }
@@ -78,7 +79,7 @@ class Collector : public DocumentSink {
   std::vector<std::int64_t> starts = {0};
 };
 
-// Words may go across the pieces that documents come in, so one is held whole.
+// A word may cross the end of a piece, so a document is held whole.
 class WordCollector : public DocumentSink {
  public:
   explicit WordCollector(const BpeTokenizer& tokenizer) : tokenizer_(tokenizer) {}
@@ -121,7 +122,7 @@ DataFormat parse_data_format(std::string_view name) {
     known.emplace_back(text);
   }
   const std::string nearest = nearest_name(name, known);
-  throw user_error("the data format is '{}'{}; {} are known", name,
+  throw user_error("the data format is '{}'{}; needs one of {}", name,
                    nearest.empty() ? "" : fmt::format(": did you mean '{}'?", nearest),
                    join(known, ", "));
 }
@@ -138,6 +139,8 @@ std::unique_ptr<TokenSource> open_token_source(const std::string& path, DataForm
   DocumentOptions options;
   if (format == DataFormat::text) options.format = TextFormat::text;
   if (format == DataFormat::jsonl) options.format = TextFormat::jsonl;
+  if (format == DataFormat::bytes) options.format = TextFormat::bytes;
+  SLUICE_CHECK(format != DataFormat::bytes || !tokenizer, "raw bytes of {} with a tokenizer", path);
   if (tokenizer) {
     WordCollector words(*tokenizer);
     read_documents(document_files(path), options, words);

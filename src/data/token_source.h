@@ -1,6 +1,6 @@
-// Where training tokens come from: one long run of tokens with the places where documents begin.
-// Text and JSONL are tokenized in memory, each document followed by the token that ends one;
-// Megatron pairs stay on the disk and are taken as they are.
+// Where training tokens come from: one long run of tokens, and where in it documents begin. Text
+// and JSONL are tokenized in memory, and each document is followed by the token that ends one;
+// Megatron pairs stay on disk and are used as they are.
 #pragma once
 
 #include <cstdint>
@@ -40,15 +40,16 @@ enum class DataFormat {
   automatic,  // megatron where PATH.idx exists or PATH ends in .idx or .bin, else by file name
   text,
   jsonl,
+  bytes,
   megatron
 };
 
-// "auto", "text", "jsonl" or "megatron". Throws UserError (2) with the nearest name.
+// "auto", "text", "jsonl", "bytes" or "megatron". Throws UserError (2) with the nearest name.
 DataFormat parse_data_format(std::string_view name);
 
 // Opens data for training; for megatron, `path` may end in .idx or .bin or be the prefix of both.
 // Text is read whole, which blocks, and becomes the tokenizer's tokens; without one, bytes. Throws
-// UserError (3).
+// UserError: 2 for a missing file, else 3. REQUIRES: no tokenizer for the format bytes.
 std::unique_ptr<TokenSource> open_token_source(const std::string& path, DataFormat format,
                                                const BpeTokenizer* tokenizer = nullptr);
 

@@ -21,8 +21,9 @@ std::vector<std::int32_t> encode_bytes(std::string_view text);
 // The bytes of the tokens; the end of a document and every other token above 255 gives nothing.
 std::string decode_bytes(std::span<const std::int32_t> tokens);
 
-// Tokens as they come to text that can be shown as it comes: whole characters of UTF-8. Bytes that
-// are of none become U+FFFD, and so do control characters other than tab and line ends.
+// Turns tokens, as they are drawn, into text that can be shown at once: whole UTF-8 characters.
+// Bytes that belong to none become U+FFFD, and so do control characters other than tab and line
+// ends.
 class TextStream {
  public:
   std::string put(std::int32_t token);  // what can be shown now; tokens above 255 add nothing

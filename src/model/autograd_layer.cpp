@@ -102,7 +102,7 @@ AutogradLayer::AutogradLayer(const LayerOptions& options, OwnModule module)
     Parameter parameter;
     parameter.name = fmt::format("layers.{}.{}", options.layer, own_name);
     if (!tensor.requires_grad())
-      throw user_error("{} is frozen: all parameters of a layer are trained; make it a buffer",
+      throw user_error("{} is frozen: every parameter of a layer is trained; make it a buffer",
                        parameter.name);
     // The same storage, but no leaf of a graph: the optimizer may write to it.
     parameter.value = tensor.detach();
@@ -146,8 +146,9 @@ at::Tensor AutogradLayer::run(const at::Tensor& x) const {
     throw module_error(options_.layer, "forward", error);
   }
   if (!y.defined() || y.sizes() != x.sizes() || y.scalar_type() != x.scalar_type())
-    throw user_error("layers.{}: its module makes {} of {}: a layer keeps shape and type",
-                     options_.layer, described(y), described(x));
+    throw user_error(
+        "layers.{}: its module returns {} for an input of {}: it must keep shape and type",
+        options_.layer, described(y), described(x));
   return y;
 }
 

@@ -234,7 +234,7 @@ void Block::drop(BlockStash& stash, const SliceContext& context) const {
   if (level >= RecomputeLevel::full) stash.o = stash.lse = at::Tensor();
 }
 
-// Gradient of the attention's output (T, q_dim) -> gradient of the qkv product's (T, qkv_dim).
+// Gradient of the attention's output (T, q_dim) -> gradient of the qkv matmul's (T, qkv_dim).
 at::Tensor Block::attention_grad(const at::Tensor& d_o, BlockState& state,
                                  const SliceContext& context) const {
   const BlockStash& stash = state.slices[context.slice];
@@ -332,7 +332,7 @@ at::Tensor Block::input_grad(const at::Tensor& dy, LayerState& opened,
                              const SliceContext& context) {
   at::Tensor dx = propagate(dy, opened, context, false);
   BlockStash& stash = static_cast<BlockState&>(opened).slices[context.slice];
-  // W needs the inputs and output gradients of the products, nothing else.
+  // W needs the inputs and output gradients of the matmuls, nothing else.
   if (!shape_.encoder()) stash.x = at::Tensor();
   stash.q = stash.k = stash.v = stash.lse = stash.x2 = stash.u = stash.z = at::Tensor();
   stash.s1 = stash.s2 = {};

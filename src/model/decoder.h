@@ -1,5 +1,5 @@
-// A whole decoder model in one place, for sampling: it takes the tokens of one sequence and says
-// what follows them. Keys and values are kept, so a further token costs the work of one token.
+// A whole decoder model in one process, for sampling: it takes the tokens of one sequence and gives
+// the logits of the next one. Keys and values are kept, so a further token costs the work of one.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -16,7 +16,7 @@ namespace sluice {
 
 class Decoder {
  public:
-  // Its matrices hold nothing yet: who samples fills them through parameters().
+  // The weights are not initialised: fill them through parameters().
   Decoder(const ModelShape& shape, const TensorKind& kind);
 
   // The next tokens of the sequence, at least one -> logits of the token after them: (vocab), fp32,

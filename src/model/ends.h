@@ -1,6 +1,6 @@
 // The two ends of a model: token embedding (in an encoder with a norm after it), and final norm (in
 // an encoder after a dense layer and its activation) with output projection and loss. T is all
-// tokens of a slice, t those that this rank has between the products.
+// tokens of a slice, t those that this rank has between the matmuls.
 #pragma once
 
 #include <ATen/ATen.h>

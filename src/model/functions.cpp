@@ -1,5 +1,7 @@
 #include "model/functions.h"
 
+#include <numbers>
+
 #include "cuda/functions.h"
 #include "cuda/products.h"
 #include "model/rms_norm.h"
@@ -180,11 +182,25 @@ at::Tensor activation_backward(ModelFamily family, const at::Tensor& da, const a
   return out;
 }
 
+at::Tensor rotary_frequencies(const ModelShape& shape) {
+  const std::int64_t dim = shape.head_dim();
+  const at::Tensor plain =
+      at::pow(shape.rope_theta, at::arange(0, dim, 2, at::kFloat).div_(dim)).reciprocal_();
+  const RopeScaling& scaling = shape.rope_scaling;
+  if (scaling.factor == 0) return plain;
+  const auto positions = static_cast<double>(scaling.original_positions);
+  const double low = scaling.low_freq_factor, high = scaling.high_freq_factor;
+  const at::Tensor wavelength = plain.reciprocal().mul_(2 * std::numbers::pi);
+  // 0 at the longest wave that is not stretched in full, 1 at the shortest that is stretched.
+  const at::Tensor kept = wavelength.reciprocal().mul_(positions).sub_(low).div_(high - low);
+  const at::Tensor stretched = plain / scaling.factor;
+  const at::Tensor between = (1 - kept) * plain / scaling.factor + kept * plain;
+  return at::where(wavelength > positions / low, stretched,
+                   at::where(wavelength < positions / high, plain, between));
+}
+
 Rotation rotation(const at::Tensor& positions, const ModelShape& shape, const TensorKind& kind) {
-  const std::int64_t half = shape.head_dim() / 2;
-  const at::Tensor frequency =
-      at::pow(shape.rope_theta, at::arange(half, at::kFloat).mul_(-1.0 / static_cast<double>(half)))
-          .to(positions.device());
+  const at::Tensor frequency = rotary_frequencies(shape).to(positions.device());
   const at::Tensor angle = (positions.to(at::kFloat).unsqueeze(-1) * frequency).unsqueeze(1);
   const at::ScalarType dtype = kind.on_gpu() ? at::kFloat : kind.dtype;
   return {angle.cos().to(dtype), angle.sin().to(dtype)};

@@ -18,12 +18,12 @@ struct Linear {
   at::Tensor bias;    // (out), or undefined
   at::Tensor d_weight;
   at::Tensor d_bias;      // likewise
-  bool adds_bias = true;  // of the ranks that add up a product, one does
-  // Training repeats its shapes: worth an election (cuda/products.h). Documents and prompts are of
-  // any length.
+  bool adds_bias = true;  // true on one of the ranks that sum a matmul
+  // Training repeats its shapes, so trying out algorithms pays (cuda/products.h). Documents and
+  // prompts are of any length.
   bool trained = true;
 };
-// Rows of a product's weight that are a parameter of their own.
+// Rows of a matmul's weight that are a parameter of their own.
 struct LinearPart {
   std::string name;  // of the parameters, `name`.weight and `name`.bias
   Shard shard;       // of the weight
@@ -82,6 +82,11 @@ void norm_weight_grad(const NormGradients& gradients, Norm& norm);
 // gate first.
 at::Tensor activation(ModelFamily family, const at::Tensor& u);
 at::Tensor activation_backward(ModelFamily family, const at::Tensor& da, const at::Tensor& u);
+
+// One for each pair of elements of a head: (head_dim / 2), fp32, in host memory. Computed step
+// by step as transformers does: an angle is a position times a frequency, so one bit of difference
+// would be seen in the logits after a few thousand positions.
+at::Tensor rotary_frequencies(const ModelShape& shape);
 
 // Angles of the rotary embedding: (B or 1, 1, n, head_dim / 2); fp32 on a GPU, which rotates in
 // fp32, else of the activations' type.

@@ -53,7 +53,7 @@ Shard whole_shard(std::vector<std::int64_t> shape);
 
 struct Parameter {
   std::string name;
-  at::Tensor value;     // may be a view of rows of a larger weight (q, k, v of one product)
+  at::Tensor value;     // may be a view of rows of a larger weight (q, k, v of one matmul)
   at::Tensor gradient;  // fp32 or narrow, same shape, likewise
   bool decay = true;    // weight decay applies: matrices, not norms and biases
   Shard shard;

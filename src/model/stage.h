@@ -49,7 +49,7 @@ class Stage {
   // Forgets the microbatches that are open, and all they kept.
   void drop_microbatches();
 
-  // Of the tokens between the products, of which a tensor rank may have its share (own_tokens):
+  // Of the tokens between the matmuls, of which a tensor rank may have its share (own_tokens):
   // input (T, dim), or undefined where the stage has the embedding -> output (T, dim), or where it
   // has the head, whose loss is added to loss(), the gradient for input_grad. REQUIRES earlier
   // slices' forward.

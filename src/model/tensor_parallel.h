@@ -1,6 +1,6 @@
-// How the tensor ranks of a stage share its layers. The columns of a product's input or output are
+// How the tensor ranks of a stage share its layers. The columns of a matmul's input or output are
 // divided: heads in attention, the hidden width in the MLP, words in embedding and head. Between
-// the products every rank works on all tokens, or, with sequence-parallel norms, on its share of
+// the matmuls every rank works on all tokens, or, with sequence-parallel norms, on its share of
 // them.
 #pragma once
 
@@ -37,22 +37,22 @@ class TensorParallel {
   LinearPart heads(std::string name, std::int64_t heads, std::int64_t head_dim, std::int64_t in,
                    bool bias) const;
   // What every rank holds: it works on the same values everywhere, or, `of_tokens`, between the
-  // products.
+  // matmuls.
   Shard shared(std::vector<std::int64_t> shape, bool of_tokens) const;
 
-  // Of `tokens` tokens, those that this rank has between the products.
+  // Of `tokens` tokens, those that this rank has between the matmuls.
   RowRange own_tokens(std::int64_t tokens) const {
     return sequence_norms_ ? group_->own_rows(tokens) : RowRange{0, tokens};
   }
-  // What stands between the products -> all tokens, for a product's input.
+  // What stands between the matmuls -> all tokens, for a matmul's input.
   PendingTensor begin_gather(const at::Tensor& x, std::int64_t tokens, TrafficClass traffic,
                              std::string_view label) const;
   at::Tensor gather(const at::Tensor& x, std::int64_t tokens, TrafficClass traffic,
                     std::string_view label) const {
     return begin_gather(x, tokens, traffic, label).finish();
   }
-  // Each rank's addend to a product's output (all tokens) -> their sum, as it stands between the
-  // products.
+  // Each rank's addend to a matmul's output (all tokens) -> their sum, as it stands between the
+  // matmuls.
   PendingTensor begin_sum(const at::Tensor& addend, TrafficClass traffic,
                           std::string_view label) const;
   at::Tensor sum(const at::Tensor& addend, TrafficClass traffic, std::string_view label) const {

@@ -99,11 +99,9 @@ Saver::Saver(const Config& config, const Schedule& schedule, Communicator& world
       for (const std::string& line : set_aside(files_, options.folder, *resumed.found))
         note(line);
     folder_.emplace(files_, options, std::move(resumed.lock));
-    // So that whoever finds the checkpoints can read and write the model's tokens.
-    const std::string tokenizer = !config.data.tokenizer.empty()
-                                      ? config.data.tokenizer
-                                      : tokenizer_of(config.checkpoint.load);
-    if (!tokenizer.empty()) copy_tokenizer(files_, tokenizer, config.checkpoint.folder);
+    const std::string& load = config.checkpoint.load;
+    copy_model_files(files_, config.data.tokenizer, load == "latest" || load == "none" ? "" : load,
+                     config.checkpoint.folder);
   }
   world.barrier("checkpoint folder");
   if (world.rank() != 0) folder_.emplace(files_, options);

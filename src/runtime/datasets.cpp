@@ -14,11 +14,10 @@ std::shared_ptr<const TokenSource> open_source(const DataConfig& data) {
   std::error_code ignored;
   if (format != DataFormat::megatron && !std::filesystem::exists(data.path, ignored) &&
       !std::filesystem::exists(indexed_prefix(data.path) + ".idx", ignored))
-    throw UserError(
-        fmt::format("data.path is '{}': no such file or folder; name one with --data.path=FILE, or "
-                    "have Sluice's tools/corpus write a text there: tools/corpus '{}'",
-                    data.path, data.path),
-        ExitCode::bad_data);
+    throw user_error(
+        "data.path is '{}': no such file or folder; name one with --data.path=FILE, or write a "
+        "sample text there with tools/corpus '{}'",
+        data.path, data.path);
   const auto tokenizer = data.tokenizer.empty() ? nullptr : open_tokenizer(data.tokenizer);
   return open_token_source(data.path, format, tokenizer.get());
 }

@@ -15,7 +15,7 @@ struct Datasets {
 
 // Opens data.path; for the bert shape with masked tokens, the mask being the last token of the
 // vocabulary. Text is read whole, which blocks. REQUIRES: a resolved configuration. Throws
-// UserError: 2 for a value that does not fit the data, 3 for data that is missing or cannot be
+// UserError: 2 for a missing file or a value that does not fit the data, 3 for data that cannot be
 // trusted.
 Datasets open_datasets(const Config& config);
 

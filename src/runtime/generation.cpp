@@ -2,13 +2,39 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "base/error.h"
 #include "data/bpe.h"
 #include "data/tokenizer.h"
 
 namespace sluice {
+namespace {
+
+// A token and its weight: its probability times a factor that all tokens share.
+struct Weighted {
+  std::int32_t token;
+  double weight;
+};
+
+bool likelier(const Weighted& a, const Weighted& b) {
+  return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
+}
+
+// Leaves the fewest of the likeliest tokens that hold `share` of the weight.
+void keep_share(std::vector<Weighted>& tokens, double share) {
+  std::sort(tokens.begin(), tokens.end(), likelier);
+  double total = 0;
+  for (const Weighted& token : tokens)
+    total += token.weight;
+  double kept = 0;
+  std::size_t count = 0;
+  while (count < tokens.size() && (count == 0 || kept < share * total))
+    kept += tokens[count++].weight;
+  tokens.resize(count);
+}
+
+}  // namespace
+
 std::int32_t draw_token(std::span<const float> logits, const SamplingOptions& options,
                         RandomStream& random) {
   for (const float logit : logits)
@@ -19,25 +45,26 @@ std::int32_t draw_token(std::span<const float> logits, const SamplingOptions& op
           ExitCode::diverged);
   const auto likeliest = std::max_element(logits.begin(), logits.end());
   if (options.temperature == 0) return static_cast<std::int32_t>(likeliest - logits.begin());
-  std::vector<std::int32_t> tokens(logits.size());
-  std::iota(tokens.begin(), tokens.end(), 0);
-  const auto logit_of = [&](std::int32_t token) { return logits[static_cast<std::size_t>(token)]; };
+  SLUICE_CHECK(options.top_p > 0 && options.top_p <= 1, "top_p is {}", options.top_p);
+  std::vector<Weighted> tokens;
+  tokens.reserve(logits.size());
+  for (const float logit : logits)
+    tokens.push_back({static_cast<std::int32_t>(tokens.size()),
+                      std::exp((double{logit} - double{*likeliest}) / options.temperature)});
   if (options.top_k > 0 && options.top_k < static_cast<std::int64_t>(tokens.size())) {
-    std::nth_element(tokens.begin(), tokens.begin() + options.top_k - 1, tokens.end(),
-                     [&](std::int32_t a, std::int32_t b) {
-                       return std::pair(-logit_of(a), a) < std::pair(-logit_of(b), b);
-                     });
+    std::nth_element(tokens.begin(), tokens.begin() + options.top_k - 1, tokens.end(), likelier);
     tokens.resize(static_cast<std::size_t>(options.top_k));
-    std::sort(tokens.begin(), tokens.end());
   }
-  std::vector<double> sums;  // of the weights of the tokens so far
+  if (options.top_p < 1) keep_share(tokens, options.top_p);
+  std::sort(tokens.begin(), tokens.end(),
+            [](const Weighted& a, const Weighted& b) { return a.token < b.token; });
   double sum = 0;
-  for (const std::int32_t token : tokens)
-    sums.push_back(sum +=
-                   std::exp((double{logit_of(token)} - double{*likeliest}) / options.temperature));
+  for (Weighted& token : tokens)
+    token.weight = sum += token.weight;  // of the tokens so far
   const double point = static_cast<double>(random.next() >> 11) * 0x1p-53 * sum;
-  const auto drawn = std::upper_bound(sums.begin(), sums.end() - 1, point);
-  return tokens[static_cast<std::size_t>(drawn - sums.begin())];
+  return std::upper_bound(tokens.begin(), tokens.end() - 1, point,
+                          [](double p, const Weighted& token) { return p < token.weight; })
+      ->token;
 }
 
 void TextGenerator::check_prompt(std::span<const std::int32_t> prompt) const {

@@ -144,17 +144,35 @@ TEST_F(CheckpointCommands, TheScheduleOfACheckpointChangesNoText) {
   EXPECT_EQ(greedy[0], greedy[1]);
   EXPECT_EQ(drawn[0], drawn[1]);
   EXPECT_NE(generate("checkpoints --prompt line --top-k 20 --seed 8").out, drawn[0]);
+  // So small a share is that of the likeliest token.
+  EXPECT_EQ(generate("checkpoints --prompt line --top-p 1e-9").out, greedy[0]);
+  EXPECT_EQ(generate("checkpoints --prompt line --top-k 20 --seed 7 --top-p 1").out, drawn[0]);
+}
+
+TEST_F(CheckpointCommands, ADashReadsThePromptFromStandardInput) {
+  ASSERT_EQ(train("--training.steps=1").code, 0);
+  const std::string flags = " --tokens 5 --temperature 0";
+  const std::string expected = generate("checkpoints --prompt 'two\nlines'" + flags).out;
+  EXPECT_TRUE(expected.starts_with("two\nlines")) << expected;
+  folder_.write("prompt", "two\nlines\n");
+  EXPECT_EQ(generate("checkpoints --prompt - <prompt" + flags).out, expected);
+  folder_.write("prompt", "two\nlines");
+  EXPECT_EQ(generate("checkpoints --prompt - <prompt" + flags).out, expected);
 }
 
 TEST_F(CheckpointCommands, GenerateRefusesBadInput) {
   ASSERT_EQ(train("--training.steps=1").code, 0);
   for (const auto& [arguments, code, word] :
        {std::tuple{"checkpoints", 2, "--prompt"},
-        std::tuple{"checkpoints --prompt a --prompt-ids 1", 2, "one of"},
+        std::tuple{"checkpoints --prompt a --prompt-ids 1", 2, "either"},
         std::tuple{"checkpoints --prompt-ids 1,x", 2, "'x'"},
         std::tuple{"checkpoints --prompt-ids 257", 2, "257"},
         std::tuple{"checkpoints --prompt a --tokens 0", 2, "--tokens"},
         std::tuple{"checkpoints --prompt a --temperature -1", 2, "--temperature"},
+        std::tuple{"checkpoints --prompt a --top-p 0", 2, "--top-p is 0: needs to be above 0"},
+        std::tuple{"checkpoints --prompt a --top-p 1.01", 2,
+                   "--top-p is '1.01': needs a number from 0 to 1"},
+        std::tuple{"checkpoints --prompt - </dev/null", 2, "standard input is empty"},
         std::tuple{"checkpoints --prompt a --device gpu", 2,
                    "--device is 'gpu': needs cpu or cuda"},
         std::tuple{"nowhere --prompt a", 3, "nowhere"}}) {

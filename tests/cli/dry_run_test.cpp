@@ -184,7 +184,7 @@ TEST_F(DryRun, RefusesWhatTheRunWouldRefuse) {
   expect_refused("--format json", 2, "--dry-run");
   expect_refused("--dry-run --format yaml", 2, "yaml");
   expect_refused("--dry-run --data.path=", 2, "data.path");
-  expect_refused("--dry-run --data.path=nowhere.txt", 3, "nowhere.txt");
+  expect_refused("--dry-run --data.path=nowhere.txt", 2, "nowhere.txt");
   expect_refused("--dry-run --training.sequence_length=20000", 3, "corpus.txt");
   expect_refused("--dry-run --checkpoint.folder=corpus.txt/here", 2, "corpus.txt");
   expect_refused("--dry-run --metrics.folder=corpus.txt", 2, "corpus.txt");

@@ -229,7 +229,7 @@ TEST_F(TrainOverMpi, AMistakeOfAllIsToldOnce) {
   };
   expect(mpi("", 3), 2, "with 3 processes, and the mesh (data x pipeline x tensor) has 2 ranks");
   expect(mpi("--model.layrs=4"), 2, "model.layers");
-  expect(mpi("--data.path=nowhere.txt"), 3, "nowhere.txt");
+  expect(mpi("--data.path=nowhere.txt"), 2, "nowhere.txt");
   expect(mpi("--comm.backend=threads"), 2, "comm.backend is threads and 2 processes were started");
   expect(shell(fmt::format("'{}' train run.toml --comm.backend=mpi", SLUICE_ENGINE_BINARY)), 2,
          "mpirun -n 2");

@@ -218,7 +218,7 @@ TEST_F(WeightsCommands, BadInputGetsOneClearLine) {
         std::tuple{"evaluate in --tokens word.txt", 3, "word.txt:3: token \"x\""},
         std::tuple{"evaluate in --tokens one.txt", 3, "nothing to predict"},
         std::tuple{"evaluate in --tokens none.txt", 3, "holds no tokens"},
-        std::tuple{"evaluate in --tokens nowhere", 3, "nowhere"},
+        std::tuple{"evaluate in --tokens nowhere", 2, "nowhere"},
         std::tuple{"evaluate in", 2, "--tokens"},
         std::tuple{"evaluate in --tokens tokens.txt --sequence-length 25", 2, "at most 24 tokens"},
         std::tuple{"evaluate nowhere --tokens tokens.txt", 3, "nowhere"},
@@ -226,10 +226,10 @@ TEST_F(WeightsCommands, BadInputGetsOneClearLine) {
         std::tuple{"import gpt2 --out in", 2, "saved already"},
         std::tuple{"import gpt2 --out new --dtype half", 2, "--dtype is 'half'"},
         std::tuple{"import nowhere --out new", 3, "nowhere"},
-        std::tuple{"import other --out new", 3, "known are GPT2LMHeadModel"},
+        std::tuple{"import other --out new", 3, "only GPT2LMHeadModel"},
         std::tuple{"import text --out new", 3, "no safetensors file"},
         std::tuple{"export nowhere --out new", 3, "nowhere"},
-        std::tuple{"export in --out gpt2", 2, "there already"}}) {
+        std::tuple{"export in --out gpt2", 2, "exists, and is not overwritten"}}) {
     SCOPED_TRACE(arguments);
     const Ran ran = sluice(arguments);
     EXPECT_EQ(ran.code, code) << ran.err;

@@ -95,11 +95,11 @@ TEST(BpeFile, WhatCannotBeUsedIsNamed) {
       {"has no pre_tokenizer", [](Json& f) { f["pre_tokenizer"] = nullptr; }},
       {"no token for the byte 0x20", [](Json& f) { f["model"]["vocab"].erase("Ġ"); }},
       {"which is not in model.vocab", [](Json& f) { f["model"]["merges"].push_back("a zzz"); }},
-      {"is no pair", [](Json& f) { f["model"]["merges"].push_back("a b c"); }},
-      {"is no pair", [](Json& f) { f["model"]["merges"].push_back(7); }},
-      {"have the number 5", [](Json& f) { f["model"]["vocab"]["zz"] = 5; }},
-      {"needs a whole one", [](Json& f) { f["model"]["vocab"]["zz"] = -5; }},
-      {"needs a whole one", [](Json& f) { f["model"]["vocab"]["zz"] = 1e12; }},
+      {"is not a pair", [](Json& f) { f["model"]["merges"].push_back("a b c"); }},
+      {"is not a pair", [](Json& f) { f["model"]["merges"].push_back(7); }},
+      {"has the number 5, as another token", [](Json& f) { f["model"]["vocab"]["zz"] = 5; }},
+      {"needs a whole number", [](Json& f) { f["model"]["vocab"]["zz"] = -5; }},
+      {"needs a whole number", [](Json& f) { f["model"]["vocab"]["zz"] = 1e12; }},
       {"has lstrip", [](Json& f) { f["added_tokens"][0]["lstrip"] = true; }},
       {"appears twice", [](Json& f) { f["added_tokens"].push_back(f["added_tokens"][0]); }},
       {"has no model", [](Json& f) { f.erase("model"); }},
@@ -117,7 +117,7 @@ TEST(BpeFile, WhatCannotBeUsedIsNamed) {
   EXPECT_NE(refusal(other).find("pattern is \"[a-z]+\""), std::string::npos);
   other = split;
   other["pre_tokenizer"]["pretokenizers"][1]["use_regex"] = true;
-  EXPECT_NE(refusal(other).find("cuts twice"), std::string::npos);
+  EXPECT_NE(refusal(other).find("splits twice"), std::string::npos);
   EXPECT_THROW(BpeTokenizer(R"({"a": 1, "a": 2})", "x"), UserError);
   EXPECT_THROW(BpeTokenizer(std::string(100000, '['), "x"), UserError);
   EXPECT_THROW(open_tokenizer("nowhere.json"), UserError);

@@ -53,8 +53,7 @@ TEST(Tokenizer, AnyBytesComeBackTheSame) {
 
 TEST(Documents, AFileIsOneDocumentByteForByte) {
   const TemporaryFolder folder;
-  std::string text = "\xEF\xBB\xBFone\r\n\n\ntwo\xff";
-  text.push_back('\0');
+  const std::string text = "\xEF\xBB\xBFone\r\n\n\ntwo";
   EXPECT_EQ(documents_of(folder.write("a.txt", text)), std::vector<std::string>{text});
   const std::string large(1 << 20, 'x');  // several pieces
   EXPECT_EQ(documents_of(folder.write("b.txt", large)), std::vector<std::string>{large});
@@ -79,17 +78,77 @@ TEST(Documents, AFolderIsItsFilesSortedWithoutHiddenOnes) {
   EXPECT_EQ(counts.bytes, 5);
 }
 
-TEST(Documents, AMissingPathAndAnEmptyFolderAreBadData) {
+TEST(Documents, AMissingPathIsAMistakeAndAnEmptyFolderIsBadData) {
   const TemporaryFolder folder;
-  for (const std::string& path : {folder.path(), folder.path() + "/none"}) {
+  const std::string file = folder.write("file", "x");
+  const std::string empty = folder.path() + "/empty";
+  std::filesystem::create_directory(empty);
+  for (const auto& [path, code] :
+       {std::pair{empty, ExitCode::bad_data}, std::pair{folder.path() + "/none", ExitCode::usage},
+        std::pair{file + "/none", ExitCode::usage}}) {
     try {
       documents_of(path);
       FAIL() << path;
     } catch (const UserError& error) {
-      EXPECT_EQ(error.code(), ExitCode::bad_data);
+      EXPECT_EQ(error.code(), code) << path;
       EXPECT_NE(std::string(error.what()).find(path), std::string::npos);
     }
   }
+}
+
+// What is said about a file with these bytes; "" where it is read.
+std::string refusal(const std::string& bytes, const char* name = "a.txt",
+                    TextFormat format = TextFormat::by_name) {
+  const TemporaryFolder folder;
+  DocumentOptions options;
+  options.format = format;
+  try {
+    const auto documents = documents_of(folder.write(name, bytes), options);
+    if (!reads_as_jsonl(name, format)) {
+      EXPECT_EQ(documents, std::vector<std::string>{bytes});
+    }
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_data);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Documents, AFileThatIsNotUtf8TextIsRefusedByItsFirstWrongByte) {
+  const std::pair<std::string, const char*> refused[] = {
+      {std::string("PAR1\x15\0", 6), "byte 5 is 0x00"},  // a table of Parquet's
+      {"\x1f\x8b\x08", "byte 1 is 0x8b"},                // gzip
+      {std::string("\xff\xfe"
+                   "a\0",
+                   4),
+       "byte 0 is 0xff"},                // UTF-16
+      {"gr\xfc\xdf", "byte 2 is 0xfc"},  // Latin-1
+      {"cut \xc3", "byte 4 is 0xc3"},    // the file ends in a character
+      {std::string((64 << 10) - 1, 'x') + '\0', "byte 65535 is 0x00"},
+      {std::string((64 << 10) - 1, 'x') + "\xe2\x82x", "byte 65535 is 0xe2"},
+  };
+  for (const auto& [bytes, words] : refused)
+    for (const char* name : {"a.txt", "a.jsonl"}) {
+      const std::string why = refusal(bytes, name);
+      EXPECT_NE(why.find(words), std::string::npos) << why;
+      EXPECT_NE(why.find(std::string(name) + "' is not UTF-8 text"), std::string::npos) << why;
+      EXPECT_NE(why.find("data.format = \"bytes\""), std::string::npos) << why;
+    }
+}
+
+TEST(Documents, ACharacterAcrossTheEndOfWhatIsCheckedIsText) {
+  for (std::size_t before = 1; before <= 4; ++before)
+    EXPECT_EQ(refusal(std::string((64 << 10) - before, 'x') + "\xf0\x9f\x98\x80 more"), "");
+  EXPECT_EQ(refusal(std::string((64 << 10) - 4, 'x') + "\xf0\x9f\x98\x80"), "");
+  EXPECT_EQ(refusal(std::string(64 << 10, 'x') + "\xff"), "");  // beyond it nobody looks
+}
+
+TEST(Documents, BytesAreTakenAsTheyAre) {
+  std::string all;
+  for (int byte = 255; byte >= 0; --byte)
+    all.push_back(static_cast<char>(byte));
+  for (const char* name : {"a.txt", "a.gz"})
+    EXPECT_EQ(refusal(all, name, TextFormat::bytes), "");
 }
 
 TEST(Documents, JsonlTakesBomCrlfBlankLinesAndALastLineWithoutNewline) {
@@ -131,12 +190,12 @@ TEST(Documents, ErrorsInJsonlNameFileAndLine) {
 TEST(Documents, EveryMistakeInALineIsNamed) {
   EXPECT_EQ(error_of("{\"text\":\"fine\"}"), "no error");
   EXPECT_EQ(error_of("{\"other\":\"x\"}"),
-            "f:7: no key \"text\": --key names the one that holds the text");
+            "f:7: no key \"text\": sluice data --key NAME names the key that holds the text");
   EXPECT_EQ(error_of("{\"a\":{\"text\":\"x\"}}"), error_of("{\"other\":\"x\"}"));
   EXPECT_EQ(error_of("{\"text\":null}"), "f:7: \"text\" is null: needs a string");
   EXPECT_EQ(error_of("{\"text\":[\"x\"]}"), "f:7: \"text\" is a list: needs a string");
   EXPECT_EQ(error_of("{\"text\":{\"text\":\"x\"}}"), "f:7: \"text\" is an object: needs a string");
-  EXPECT_EQ(error_of("{\"text\":\"a\",\"text\":\"b\"}"), "f:7: the key \"text\" is there twice");
+  EXPECT_EQ(error_of("{\"text\":\"a\",\"text\":\"b\"}"), "f:7: the key \"text\" appears twice");
   EXPECT_EQ(error_of("[]"), "f:7: the line is a list: needs an object");
   EXPECT_EQ(error_of("\"text\""), "f:7: the line is a string: needs an object");
   EXPECT_EQ(error_of("\xEF\xBB\xBF{\"text\":\"x\"}"),

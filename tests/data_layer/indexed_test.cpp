@@ -148,7 +148,7 @@ TEST(Indexed, EveryBadHeaderIsNamedWithItsOffset) {
             "'x.idx' byte 9: version is big-endian: only little-endian files are read");
   for (const int code : {0, 9, 255})
     EXPECT_EQ(error_of(patched(17, static_cast<std::uint8_t>(code))),
-              fmt::format("'x.idx' byte 17: item type is {}: 1 to 5 and 8 are known", code));
+              fmt::format("'x.idx' byte 17: item type is {}: needs 1 to 5, or 8", code));
   EXPECT_EQ(error_of(patched<std::uint8_t>(17, 7)),
             "'x.idx' byte 17: item type is 7 (f32): tokens are whole numbers");
 }
@@ -156,16 +156,17 @@ TEST(Indexed, EveryBadHeaderIsNamedWithItsOffset) {
 TEST(Indexed, CountsAreHeldAgainstTheSizeOfTheFile) {
   for (const std::uint64_t huge : {std::uint64_t{1} << 61, ~std::uint64_t{0}}) {
     EXPECT_EQ(error_of(patched(18, huge)),
-              fmt::format("'x.idx' byte 18: {} sequences need 12 bytes each: the file has only 94",
+              fmt::format("'x.idx' byte 18: {} sequences need 12 bytes each, and the file has 94: "
+                          "it is truncated or damaged",
                           huge));
     EXPECT_EQ(error_of(patched(26, huge)),
-              fmt::format(
-                  "'x.idx' byte 26: {} document boundaries need 8 bytes each: the file has only 94",
-                  huge));
+              fmt::format("'x.idx' byte 26: {} document boundaries need 8 bytes each, and the file "
+                          "has 94: it is truncated or damaged",
+                          huge));
   }
   EXPECT_EQ(error_of(patched<std::uint64_t>(26, 0)),
             "'x.idx' byte 26: 0 document boundaries: needs one more than documents");
-  const std::string sizes = "3 sequences and 3 document boundaries make 94 (or 97 with modes)";
+  const std::string sizes = "3 sequences and 3 document boundaries need 94 (or 97 with modes)";
   EXPECT_EQ(error_of(from_hex(kGolden) + "x"), "'x.idx' has 95 bytes: " + sizes);
   EXPECT_EQ(error_of(from_hex(kGolden).substr(0, 93)), "'x.idx' has 93 bytes: " + sizes);
 }
@@ -176,7 +177,7 @@ TEST(Indexed, EveryBadEntryIsNamedWithBothValues) {
   for (const std::int64_t wrong : {-6, 7, 1 << 30})
     EXPECT_EQ(error_of(patched(54, wrong)),
               fmt::format("'x.idx' byte 54: sequence 1 begins at byte {} of the .bin file: the "
-                          "lengths before it make 6",
+                          "lengths before it sum to 6",
                           wrong));
   EXPECT_EQ(error_of(from_hex(kGolden), 11),
             "'x.idx' byte 42: sequence 2 ends at byte 12 of the .bin file, which has 11: the pair "
@@ -185,11 +186,11 @@ TEST(Indexed, EveryBadEntryIsNamedWithBothValues) {
   EXPECT_EQ(error_of(patched<std::int64_t>(70, 1)),
             "'x.idx' byte 70: the first document begins at sequence 1: needs 0");
   EXPECT_EQ(error_of(patched<std::int64_t>(78, -1)),
-            "'x.idx' byte 78: document boundary 1 is -1, after 0: boundaries never fall");
+            "'x.idx' byte 78: document boundary 1 is -1, after 0: boundaries must not decrease");
   EXPECT_EQ(error_of(patched<std::int64_t>(78, 4)),
             "'x.idx' byte 78: document boundary 1 is 4: there are only 3 sequences");
   EXPECT_EQ(error_of(patched<std::int64_t>(86, 1)),
-            "'x.idx' byte 86: document boundary 2 is 1, after 2: boundaries never fall");
+            "'x.idx' byte 86: document boundary 2 is 1, after 2: boundaries must not decrease");
   EXPECT_EQ(error_of(patched<std::int64_t>(86, 2)),
             "'x.idx' byte 86: the last document ends at sequence 2: needs 3");
 }

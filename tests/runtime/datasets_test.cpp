@@ -119,11 +119,24 @@ TEST_F(DatasetsTest, BytesWithMasksNeedOneTokenMore) {
 TEST_F(DatasetsTest, MissingDataIsOneLineWithTheRemedy) {
   config_.data.path = (folder_ / "kjv.txt").string();
   const auto [code, text] = error();
-  EXPECT_EQ(code, ExitCode::bad_data);
+  EXPECT_EQ(code, ExitCode::usage);
   EXPECT_NE(text.find("kjv.txt': no such file or folder"), std::string::npos) << text;
   EXPECT_NE(text.find("tools/corpus"), std::string::npos) << text;
   config_.data.path.clear();
   EXPECT_EQ(error().first, ExitCode::usage);
+}
+
+TEST_F(DatasetsTest, ABinaryFileIsNoTrainingTextUnlessBytesAreMeant) {
+  config_.data.path = (folder_ / "corpus.gz").string();
+  std::ofstream(config_.data.path) << "\x1f\x8b" << std::string(100, 'x');
+  for (const char* format : {"auto", "text"}) {
+    config_.data.format = format;
+    const auto [code, text] = error();
+    EXPECT_EQ(code, ExitCode::bad_data);
+    EXPECT_NE(text.find("corpus.gz' is not UTF-8 text: byte 1 is 0x8b"), std::string::npos) << text;
+  }
+  config_.data.format = "bytes";
+  EXPECT_EQ(open_datasets(config_).training.num_tokens(), 103);
 }
 
 // As much data as anybody wants, which nobody has read; `bad` is a token outside the vocabulary.

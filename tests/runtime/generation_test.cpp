@@ -54,6 +54,50 @@ TEST(DrawToken, TopKLeavesOutTheRest) {
   EXPECT_EQ(shares(logits, {.temperature = 1, .top_k = 5}), shares(logits, {.temperature = 1}));
 }
 
+TEST(DrawToken, TopPKeepsTheLikeliestTokensThatReachTheShare) {
+  // 1/16, 8/16, 2/16, 4/16, 1/16
+  const std::vector<float> logits = {0, std::log(8.0F), std::log(2.0F), std::log(4.0F), 0};
+  const auto kept = [&](const SamplingOptions& options) {
+    std::vector<int> tokens;
+    const std::vector<double> drawn = shares(logits, options);
+    for (std::size_t n = 0; n < drawn.size(); ++n)
+      if (drawn[n] > 0) tokens.push_back(static_cast<int>(n));
+    return tokens;
+  };
+  using Tokens = std::vector<int>;
+  EXPECT_EQ(kept({.temperature = 1, .top_p = 1e-9}), Tokens{1});
+  EXPECT_EQ(kept({.temperature = 1, .top_p = 0.49}), Tokens{1});
+  EXPECT_EQ(kept({.temperature = 1, .top_p = 0.51}), (Tokens{1, 3}));
+  EXPECT_EQ(kept({.temperature = 1, .top_p = 0.74}), (Tokens{1, 3}));
+  EXPECT_EQ(kept({.temperature = 1, .top_p = 0.76}), (Tokens{1, 2, 3}));
+  EXPECT_EQ(kept({.temperature = 1, .top_p = 0.9}), (Tokens{0, 1, 2, 3}));  // the first of equals
+  EXPECT_EQ(kept({.temperature = 1, .top_p = 0.95}), (Tokens{0, 1, 2, 3, 4}));
+  // The shares among those that stay are as they were.
+  const std::vector<double> two = shares(logits, {.temperature = 1, .top_p = 0.7});
+  EXPECT_NEAR(two[1], 2.0 / 3, 0.03);
+  EXPECT_NEAR(two[3], 1.0 / 3, 0.03);
+  EXPECT_EQ(shares(logits, {.temperature = 1, .top_p = 1}), shares(logits, {.temperature = 1}));
+}
+
+TEST(DrawToken, TopPLooksAtWhatTemperatureAndTopKLeave) {
+  const std::vector<float> logits = {std::log(8.0F), std::log(4.0F), std::log(2.0F), 0};
+  const auto last_kept = [&](const SamplingOptions& options) {
+    const std::vector<double> drawn = shares(logits, options);
+    std::size_t last = 0;
+    for (std::size_t n = 0; n < drawn.size(); ++n)
+      if (drawn[n] > 0) last = n;
+    return last;
+  };
+  // 8/15 of all; at temperature 1/2 64/85, at 2 only 0.39.
+  EXPECT_EQ(last_kept({.temperature = 1, .top_p = 0.6}), 1u);
+  EXPECT_EQ(last_kept({.temperature = 0.5, .top_p = 0.6}), 0u);
+  EXPECT_EQ(last_kept({.temperature = 2, .top_p = 0.7}), 2u);
+  // 12/15 of all is less than 0.85, but of the likeliest two it is everything.
+  EXPECT_EQ(last_kept({.temperature = 1, .top_p = 0.85}), 2u);
+  EXPECT_EQ(last_kept({.temperature = 1, .top_k = 2, .top_p = 0.85}), 1u);
+  EXPECT_EQ(last_kept({.temperature = 1, .top_k = 2, .top_p = 0.6}), 0u);  // 8/12
+}
+
 TEST(DrawToken, RefusesWhatIsNoNumber) {
   RandomStream random(1, 0);
   EXPECT_THROW(draw_token(std::vector<float>{0, NAN}, {}, random), UserError);

@@ -155,7 +155,10 @@ TEST_F(Hf, RotaryPositionsAreReadInBothForms) {
   EXPECT_EQ(theta(R"("rope_theta": 5, "rope_parameters": {"rope_theta": 5})"), 5);
   const std::pair<const char*, const char*> refused[] = {
       {R"("rope_theta": 5, "rope_parameters": {"rope_theta": 6})", "make them agree"},
-      {R"("rope_scaling": {"rope_type": "llama3", "factor": 8})", R"(rope_type is "llama3")"},
+      {R"("rope_scaling": {"rope_type": "llama3", "factor": 8})", "low_freq_factor is missing"},
+      {R"("rope_scaling": {"rope_type": "llama3", "type": "default"})", "make them agree"},
+      {R"("rope_scaling": {"type": "default"}, "rope_parameters": {"rope_theta": 5})",
+       "rope_parameters says something else"},
       {R"("rope_scaling": {"type": "linear", "factor": 8})", R"(rope_scaling.type is "linear")"},
       {R"("rope_parameters": {"rope_type": "yarn"})", R"(rope_parameters.rope_type is "yarn")"},
       {R"("rope_parameters": {"partial_rotary_factor": 0.5})", "partial_rotary_factor is 0.5"},
@@ -169,13 +172,81 @@ TEST_F(Hf, RotaryPositionsAreReadInBothForms) {
   }
 }
 
+constexpr const char* kLlama3 =
+    R"({"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.5, "high_freq_factor": 5,
+        "original_max_position_embeddings": 4096})";
+
+TEST_F(Hf, TheScalingOfLlama3IsReadInBothFormsAndWritten) {
+  const std::string old_form = R"("rope_scaling": null)";
+  const std::string scaling = fmt::format(R"("rope_scaling": {})", kLlama3);
+  const std::string parameters = fmt::format(R"("rope_parameters": {})", kLlama3);
+  const ModelConfig model = read_hf_config(replaced(kTinyLlama, old_form, scaling), "config.json");
+  EXPECT_EQ(model.rope_scaling, "llama3");
+  EXPECT_EQ(model.rope_factor, 32);
+  EXPECT_EQ(model.rope_low_freq_factor, 1.5);
+  EXPECT_EQ(model.rope_high_freq_factor, 5);
+  EXPECT_EQ(model.rope_original_positions, 4096);
+  EXPECT_EQ(model.rope_theta, 500000);
+  EXPECT_EQ(read_hf_config(replaced(kTinyLlama, old_form, parameters), "config.json"), model);
+  EXPECT_EQ(read_hf_config(replaced(kTinyLlama, old_form, scaling + ", " + parameters), "both"),
+            model);
+  EXPECT_EQ(read_hf_config(write_hf_config(model, {}), "written"), model);
+}
+
+// transformers takes these names for the same sizes of a GPT-2.
+constexpr std::pair<const char*, const char*> kAliases[] = {
+    {"n_embd", "hidden_size"},
+    {"n_layer", "num_hidden_layers"},
+    {"n_head", "num_attention_heads"},
+    {"n_positions", "max_position_embeddings"}};
+
+TEST_F(Hf, Gpt2sSizesAreReadByBothNames) {
+  const ModelConfig model = read_hf_config(kTinyGpt2, "config.json");
+  std::string all = kTinyGpt2;
+  for (const auto& [name, alias] : kAliases) {
+    const std::string quoted = fmt::format("\"{}\"", name), other = fmt::format("\"{}\"", alias);
+    EXPECT_EQ(read_hf_config(replaced(kTinyGpt2, quoted, other), "config.json"), model) << alias;
+    all = replaced(all, quoted, other);
+    const auto with_both = [&](int value) {
+      return replaced(kTinyGpt2, "\"n_ctx\": 24", fmt::format("{}: {}", other, value));
+    };
+    const int right = std::map<std::string, int>{{"n_embd", 8}, {"n_positions", 24}}
+                          .emplace(name, 2)
+                          .first->second;
+    EXPECT_EQ(read_hf_config(with_both(right), "config.json"), model) << alias;
+    const std::string why = refusal([&] { read_hf_config(with_both(4), "config.json"); });
+    EXPECT_NE(
+        why.find(fmt::format("{} is {}: {} is 4, and both name the same size", name, right, alias)),
+        std::string::npos)
+        << why;
+  }
+  EXPECT_EQ(read_hf_config(all, "config.json"), model);
+}
+
+TEST_F(Hf, ASizeThatIsMissingIsNotGuessed) {
+  const std::vector<const char*> gpt2 = {"vocab_size", "n_positions", "n_embd", "n_layer",
+                                         "n_head"};
+  const std::vector<const char*> llama = {"vocab_size",          "max_position_embeddings",
+                                          "hidden_size",         "num_hidden_layers",
+                                          "num_attention_heads", "intermediate_size"};
+  for (const auto& [config, sizes] : {std::pair(kTinyGpt2, gpt2), std::pair(kTinyLlama, llama)})
+    for (const char* size : sizes) {
+      const std::string without =
+          replaced(config, fmt::format("\"{}\"", size), fmt::format("\"no_{}\"", size));
+      const std::string why = refusal([&] { read_hf_config(without, "config.json"); });
+      EXPECT_TRUE(
+          why.starts_with(fmt::format("config.json: {} is missing: needs a whole number", size)))
+          << why;
+    }
+}
+
 TEST_F(Hf, WhatOurModelCannotBeIsRefusedByKeyAndValue) {
   const auto why_not = [&](const std::string& config) {
     return refusal([&] { read_hf_config(config, "config.json"); });
   };
   const std::tuple<const char*, const char*, const char*, const char*> cases[] = {
       {kTinyLlama, "LlamaForCausalLM", "MistralForCausalLM",
-       R"(architectures is ["MistralForCausalLM"]: known are GPT2LMHeadModel)"},
+       R"(architectures is ["MistralForCausalLM"]: only GPT2LMHeadModel)"},
       {kTinyLlama, R"("model_type": "llama")", R"("model_type": "gpt2")", "make them agree"},
       {kTinyLlama, R"("attention_bias": false)", R"("attention_bias": true)",
        "attention_bias is true"},
@@ -230,13 +301,13 @@ TEST_F(Hf, TensorsThatAreMissingUnknownOrOfAnotherShapeAreNamed) {
   EXPECT_NE(with("missing", [&](HfTensors& t) { t.erase(name); }).find("has no tensor \"" + name),
             std::string::npos);
   EXPECT_NE(with("unknown", [&](HfTensors& t) { t["model.layers.1.extra"] = {2}; })
-                .find("\"model.layers.1.extra\" is not known"),
+                .find("\"model.layers.1.extra\" has no place in the model"),
             std::string::npos);
   EXPECT_NE(with("shape",
                  [&](HfTensors& t) {
                    t[name] = {16, 12};
                  })
-                .find("is [16, 12], and config.json says [12, 16]"),
+                .find("has the shape [16, 12]: config.json says [12, 16]"),
             std::string::npos);
   test::write_hf_folder(path("tied"), kTinyGpt2, [] {
     HfTensors tensors = test::gpt2_tensors();
@@ -264,13 +335,14 @@ TEST_F(Hf, DamagedIndexesAreRefused) {
   EXPECT_NE(with("outside", shard, "../" + shard).find("in this folder"), std::string::npos);
   EXPECT_NE(with("absent", shard, "model-00004-of-00003.safetensors").find("00004"),
             std::string::npos);
-  EXPECT_NE(with("swapped", shard, "model-00002-of-00003.safetensors").find("the index says so"),
+  EXPECT_NE(with("swapped", shard, "model-00002-of-00003.safetensors")
+                .find("which the index says it has"),
             std::string::npos);
   EXPECT_NE(with("size", R"("total_size": )", R"("total_size": 1)").find("total_size is 1"),
             std::string::npos);
   EXPECT_NE(with("form", "weight_map", "map").find("has no weight_map"), std::string::npos);
   EXPECT_NE(with("left-out", R"("lm_head.weight": "model-00001-of-00003.safetensors",)", "")
-                .find("\"lm_head.weight\" is not the index's"),
+                .find("\"lm_head.weight\" is not in the index"),
             std::string::npos);
   test::write_hf_folder(path("gone"), kTinyLlama, test::llama_tensors(), Dtype::f32, true);
   fs::remove(path("gone/" + shard));
@@ -286,20 +358,10 @@ TEST_F(Hf, NothingIsOverwritten) {
   EXPECT_NE(
       refusal([&] { import_hf(path("gpt2"), path("out"), {}); }, ExitCode::usage).find("saved"),
       std::string::npos);
-  EXPECT_NE(
-      refusal([&] { export_hf(path("out"), path("gpt2")); }, ExitCode::usage).find("there already"),
-      std::string::npos);
+  EXPECT_NE(refusal([&] { export_hf(path("out"), path("gpt2")); }, ExitCode::usage)
+                .find("exists, and is not"),
+            std::string::npos);
   export_hf(path("out"), path("new"));
-}
-
-TEST_F(Hf, TheTokenizerTravelsBothWays) {
-  test::write_hf_folder(path("gpt2"), kTinyGpt2, test::gpt2_tensors());
-  std::ofstream(path("gpt2/tokenizer.json")) << "{\"model\": {}}\n";
-  const Transferred done = import_hf(path("gpt2"), path("in"), {});
-  EXPECT_TRUE(done.tokenizer);
-  EXPECT_EQ(tokenizer_of(done.folder), path("in/tokenizer.json"));
-  EXPECT_TRUE(export_hf(path("in"), path("out")).tokenizer);
-  EXPECT_EQ(test::read_text(path("out/tokenizer.json")), "{\"model\": {}}\n");
 }
 
 TEST(Convert, HalvesAndBfloatsAreTheirValues) {

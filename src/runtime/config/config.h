@@ -24,6 +24,11 @@ struct ModelConfig {
   int positions = 0;     // 0: the sequence length
   bool tied_embeddings = false;
   double rope_theta = 10000;
+  std::string rope_scaling = "none";  // none, llama3, which the next four keys describe
+  double rope_factor = 8;
+  double rope_low_freq_factor = 1;
+  double rope_high_freq_factor = 4;
+  int rope_original_positions = 8192;
   double norm_epsilon = 0;  // 0: 1e-12 for bert, else 1e-5
   double dropout = 0;
   bool operator==(const ModelConfig&) const = default;
@@ -31,7 +36,7 @@ struct ModelConfig {
 
 struct DataConfig {
   std::string path;                // "": none; who reads data asks for it
-  std::string format = "auto";     // auto, text, jsonl, megatron
+  std::string format = "auto";     // auto, text, jsonl, bytes, megatron
   std::string tokenizer;           // a tokenizer.json; "": bytes
   std::string packing = "stream";  // stream, documents
   double validation_fraction = 0;

@@ -18,6 +18,11 @@ ModelShape model_shape(const Config& config) {
   shape.tied_embeddings = model.tied_embeddings;
   shape.rope_theta = model.rope_theta;
   shape.norm_epsilon = model.norm_epsilon;
+  if (model.rope_scaling == "llama3")
+    shape.rope_scaling = {.factor = model.rope_factor,
+                          .low_freq_factor = model.rope_low_freq_factor,
+                          .high_freq_factor = model.rope_high_freq_factor,
+                          .original_positions = model.rope_original_positions};
   return shape;
 }
 

@@ -73,6 +73,21 @@ std::vector<ConfigKey> make_schema() {
        .help = "the head shares the embedding's weight"},
       {SLUICE_KEY(model, rope_theta), .range = {.least = 0, .most = 1e12, .least_excluded = true},
        .help = "base of the rotary frequencies (llama)"},
+      {SLUICE_KEY(model, rope_scaling), .choices = {"none", "llama3"},
+       .help =
+           "llama3: rotary frequencies are scaled as in Llama 3.1 to 3.3, by the next four keys"},
+      {SLUICE_KEY(model, rope_factor), .range = {.least = 0, .most = 1e6, .least_excluded = true},
+       .help = "llama3: low frequencies are divided by this; 8 in Llama 3.1, 32 in 3.2"},
+      {SLUICE_KEY(model, rope_low_freq_factor),
+       .range = {.least = 0, .most = 1e6, .least_excluded = true},
+       .help = "llama3: a frequency is low where its wavelength is above rope_original_positions / "
+               "this"},
+      {SLUICE_KEY(model, rope_high_freq_factor),
+       .range = {.least = 0, .most = 1e6, .least_excluded = true},
+       .help = "llama3: a frequency stays as it is where its wavelength is below "
+               "rope_original_positions / this"},
+      {SLUICE_KEY(model, rope_original_positions), .range = {1, 1 << 24},
+       .help = "llama3: positions that the model was trained on before the scaling"},
       {SLUICE_KEY(model, norm_epsilon), .range = {.least = 0, .most = 1, .most_excluded = true},
        .help = "added to the variance in norms; 0: 1e-12 for bert, else 1e-5"},
       {SLUICE_KEY(model, dropout), .range = {0, 0}, .help = "not supported: 0 is the only value",
@@ -80,9 +95,9 @@ std::vector<ConfigKey> make_schema() {
 
       {SLUICE_KEY(data, path), .aliases = {"training.dataset_path"},
        .help = "file or folder to train on; megatron: the path with or without .bin or .idx"},
-      {SLUICE_KEY(data, format), .choices = {"auto", "text", "jsonl", "megatron"},
-       .help = "auto: by the names of the files; text: bytes of plain files; jsonl: bytes of each "
-               "line's \"text\"; megatron: tokens of a .bin/.idx pair"},
+      {SLUICE_KEY(data, format), .choices = {"auto", "text", "jsonl", "bytes", "megatron"},
+       .help = "auto: by the names of the files; text: UTF-8 files, each one document; jsonl: the "
+               "\"text\" of each line; bytes: any files, unchecked; megatron: a .bin/.idx pair"},
       {SLUICE_KEY(data, tokenizer),
        .help = "a tokenizer.json (byte-level BPE) for text; empty: tokens are bytes"},
       {SLUICE_KEY(data, packing), .choices = {"stream", "documents"},

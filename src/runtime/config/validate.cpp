@@ -35,10 +35,38 @@ class Problems {
   std::vector<std::string> lines_;
 };
 
+void check_rope(const ModelConfig& model, Problems& problems) {
+  if (model.rope_scaling == "llama3") {
+    if (model.shape != "llama")
+      problems.add(
+          "model.rope_scaling is llama3 and model.shape is {}: only llama has rotary positions; "
+          "leave the key out or use llama",
+          model.shape);
+    if (model.rope_high_freq_factor <= model.rope_low_freq_factor)
+      problems.add(
+          "model.rope_high_freq_factor is {}: needs to be above model.rope_low_freq_factor {}",
+          number(model.rope_high_freq_factor), number(model.rope_low_freq_factor));
+    return;
+  }
+  const ModelConfig usual;
+  const auto check = [&](const char* key, double value, double otherwise) {
+    if (value != otherwise)
+      problems.add(
+          "model.{} is {} and model.rope_scaling is none: it has no effect; set model.rope_scaling "
+          "= llama3, or leave the key out",
+          key, number(value));
+  };
+  check("rope_factor", model.rope_factor, usual.rope_factor);
+  check("rope_low_freq_factor", model.rope_low_freq_factor, usual.rope_low_freq_factor);
+  check("rope_high_freq_factor", model.rope_high_freq_factor, usual.rope_high_freq_factor);
+  check("rope_original_positions", model.rope_original_positions, usual.rope_original_positions);
+}
+
 void check_model(const Config& config, Problems& problems) {
   const ModelConfig& model = config.model;
   const int kv_heads = kv_heads_of(model);
   const int length = config.training.sequence_length;
+  check_rope(model, problems);
   if (model.dim % model.heads != 0)
     problems.add("model.heads is {}: does not divide model.dim {}; change one of them", model.heads,
                  model.dim);
@@ -61,7 +89,13 @@ void check_model(const Config& config, Problems& problems) {
         length, model.positions);
   const bool masks = model.shape == "bert";
   const int tokens = masks ? kByteTokens + 1 : kByteTokens;
-  const bool is_text = config.data.format == "text" || config.data.format == "jsonl";
+  const std::string& format = config.data.format;
+  const bool is_text = format == "text" || format == "jsonl" || format == "bytes";
+  if (format == "bytes" && !config.data.tokenizer.empty())
+    problems.add(
+        "data.format is bytes and data.tokenizer is '{}': raw bytes are their own tokens; leave "
+        "one of them out",
+        config.data.tokenizer);
   if (is_text && config.data.tokenizer.empty() && model.vocab_size < tokens)
     problems.add(
         "model.vocab_size is {}: data.format {} gives bytes, which need {} tokens (256, the end of "

@@ -1,10 +1,12 @@
 #include "runtime/weights/hf_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "schedule/strict_json.h"
 
 namespace sluice {
@@ -12,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Members of a JSON object; null is as good as absent.
+// Members of a JSON object; null counts as absent.
 class Members {
  public:
   Members(const Json& object, const std::string& path, std::string prefix = "")
@@ -32,11 +34,26 @@ class Members {
       wrong(key, "needs a whole number");
     return value->get<int>();
   }
+  // A size that has no default: a guess that fits the weights could still be another model.
+  int size(const char* key, const char* alias = nullptr) const {
+    const bool own = find(key) != nullptr, other = alias && find(alias);
+    if (!own && !other)
+      wrong(key, alias ? fmt::format("needs a whole number (the name {} is read, too)", alias)
+                       : std::string("needs a whole number"));
+    if (own && other && whole(key, 0) != whole(alias, 0))
+      wrong(key, fmt::format("{} is {}, and both name the same size; make them agree", alias,
+                             whole(alias, 0)));
+    return whole(own ? key : alias, 0);
+  }
   double real(const char* key, double otherwise) const {
     const Json* value = find(key);
     if (!value) return otherwise;
     if (!value->is_number()) wrong(key, "needs a number");
     return value->get<double>();
+  }
+  double needed_real(const char* key) const {
+    if (!find(key)) wrong(key, "needs a number");
+    return real(key, 0);
   }
   bool truth(const char* key, bool otherwise) const {
     const Json* value = find(key);
@@ -70,7 +87,8 @@ class Members {
   std::string prefix_;
 };
 
-constexpr const char* kKnown = "known are GPT2LMHeadModel (gpt2) and LlamaForCausalLM (llama)";
+constexpr const char* kKnown =
+    "only GPT2LMHeadModel (gpt2) and LlamaForCausalLM (llama) are supported";
 
 // "gpt2" or "llama".
 std::string family_of(const Members& config) {
@@ -105,64 +123,79 @@ void refuse_elsewhere_supported(const Members& config) {
 ModelConfig read_gpt2(const Members& config) {
   ModelConfig model;
   model.shape = "gpt2";
-  model.vocab_size = config.whole("vocab_size", 50257);
-  model.positions = config.whole("n_positions", 1024);
-  model.dim = config.whole("n_embd", 768);
-  model.layers = config.whole("n_layer", 12);
-  model.heads = model.kv_heads = config.whole("n_head", 12);
+  model.vocab_size = config.size("vocab_size");
+  model.positions = config.size("n_positions", "max_position_embeddings");
+  model.dim = config.size("n_embd", "hidden_size");
+  model.layers = config.size("n_layer", "num_hidden_layers");
+  model.heads = model.kv_heads = config.size("n_head", "num_attention_heads");
   config.require(model.dim <= std::numeric_limits<int>::max() / 4, "n_embd", "too large");
   model.ffn_dim = config.whole("n_inner", 4 * model.dim);
   model.norm_epsilon = config.real("layer_norm_epsilon", 1e-5);
   model.tied_embeddings = config.truth("tie_word_embeddings", true);
   const std::string activation = config.text("activation_function", "gelu_new");
   config.require(activation == "gelu_new" || activation == "gelu_pytorch_tanh",
-                 "activation_function", "only gelu_new, and gelu_pytorch_tanh, which is the same");
+                 "activation_function",
+                 "only gelu_new is supported, and gelu_pytorch_tanh, which is the same");
   config.require(config.truth("scale_attn_weights", true), "scale_attn_weights",
                  "only scaled attention is supported");
   config.require(!config.truth("scale_attn_by_inverse_layer_idx", false),
-                 "scale_attn_by_inverse_layer_idx", "only one scale for all layers is supported");
+                 "scale_attn_by_inverse_layer_idx",
+                 "only the same scale in all layers is supported");
   config.require(!config.truth("add_cross_attention", false), "add_cross_attention",
                  "cross attention is not supported");
   return model;
 }
 
-// What rope_scaling (4) or rope_parameters (5) says must be plain rotary positions.
-void require_plain_rope(const Members& rope) {
-  for (const char* key : {"rope_type", "type"})
-    rope.require(rope.text(key, "default") == "default", key,
-                 "only rotary positions of type \"default\" are supported");
+// rope_scaling (transformers 4) and rope_parameters (5) have the same members.
+void read_rope(const Members& rope, const Members& config, ModelConfig& model) {
   rope.require(rope.real("partial_rotary_factor", 1) == 1, "partial_rotary_factor",
                "only rotation of whole heads is supported");
+  if (rope.find("rope_theta")) {
+    model.rope_theta = rope.real("rope_theta", 0);
+    if (config.find("rope_theta") && model.rope_theta != config.real("rope_theta", 0))
+      rope.wrong("rope_theta", fmt::format("rope_theta is {}; make them agree",
+                                           number(config.real("rope_theta", 0))));
+  }
+  const char* key = rope.find("rope_type") ? "rope_type" : "type";
+  const std::string type = rope.text(key, "default");
+  if (rope.text("type", type.c_str()) != type)
+    rope.wrong("type", fmt::format("rope_type is \"{}\"; make them agree", type));
+  if (type == "default") return;
+  rope.require(type == "llama3", key, "only the types \"default\" and \"llama3\" are supported");
+  model.rope_scaling = type;
+  model.rope_factor = rope.needed_real("factor");
+  model.rope_low_freq_factor = rope.needed_real("low_freq_factor");
+  model.rope_high_freq_factor = rope.needed_real("high_freq_factor");
+  model.rope_original_positions = rope.size("original_max_position_embeddings");
 }
 
-double rope_theta(const Members& config, const std::string& path) {
-  constexpr double kUsual = 10000;
-  if (const Json* scaling = config.find("rope_scaling"))
-    require_plain_rope(Members(*scaling, path, "rope_scaling."));
-  const double old_theta = config.real("rope_theta", kUsual);
+void read_rotary_positions(const Members& config, const std::string& path, ModelConfig& model) {
+  constexpr double kUsualTheta = 10000;
+  model.rope_theta = config.real("rope_theta", kUsualTheta);
+  const Json* scaling = config.find("rope_scaling");
   const Json* parameters = config.find("rope_parameters");
-  if (!parameters) return old_theta;
-  const Members rope(*parameters, path, "rope_parameters.");
-  require_plain_rope(rope);
-  const double theta = rope.real("rope_theta", old_theta);
-  if (config.find("rope_theta") && theta != old_theta)
-    rope.wrong("rope_theta", fmt::format("rope_theta is {}; make them agree", old_theta));
-  return theta;
+  ModelConfig other = model;
+  if (parameters) read_rope(Members(*parameters, path, "rope_parameters."), config, model);
+  if (!scaling) return;
+  read_rope(Members(*scaling, path, "rope_scaling."), config, other);
+  if (parameters && !(other == model))
+    config.wrong("rope_scaling", "rope_parameters says something else; make them agree");
+  model = other;
 }
 
 ModelConfig read_llama(const Members& config, const std::string& path) {
   ModelConfig model;
   model.shape = "llama";
-  model.vocab_size = config.whole("vocab_size", 32000);
-  model.positions = config.whole("max_position_embeddings", 2048);
-  model.dim = config.whole("hidden_size", 4096);
-  model.layers = config.whole("num_hidden_layers", 32);
-  model.heads = config.whole("num_attention_heads", 32);
+  model.vocab_size = config.size("vocab_size");
+  model.positions = config.size("max_position_embeddings");
+  model.dim = config.size("hidden_size");
+  model.layers = config.size("num_hidden_layers");
+  model.heads = config.size("num_attention_heads");
   model.kv_heads = config.whole("num_key_value_heads", model.heads);
-  model.ffn_dim = config.whole("intermediate_size", 11008);
+  model.ffn_dim = config.size("intermediate_size");
   model.norm_epsilon = config.real("rms_norm_eps", 1e-6);
   model.tied_embeddings = config.truth("tie_word_embeddings", false);
-  model.rope_theta = rope_theta(config, path);
+  read_rotary_positions(config, path, model);
   config.require(config.text("hidden_act", "silu") == "silu", "hidden_act",
                  "only silu is supported");
   for (const char* key : {"attention_bias", "mlp_bias"})
@@ -187,20 +220,29 @@ void check_ranges(const ModelConfig& model, const std::string& path) {
     }
   }();
   if (!problems.empty())
-    throw UserError(fmt::format("{}: as a model of ours: {}", path, problems.front()),
+    throw UserError(fmt::format("{}: Sluice has no such model: {}", path, problems.front()),
                     ExitCode::bad_data);
+}
+
+Json parse(std::string_view json, const std::string& path) {
+  try {
+    return parse_strict_json(json);
+  } catch (const UserError& error) {
+    throw UserError(fmt::format("{}: {}", path, error.what()), ExitCode::bad_data);
+  }
+}
+
+bool is_token_id(const Json& value) {
+  return value.is_number_unsigned() || value.is_null() ||
+         (value.is_array() && std::all_of(value.begin(), value.end(), [](const Json& token) {
+            return token.is_number_unsigned();
+          }));
 }
 
 }  // namespace
 
 ModelConfig read_hf_config(std::string_view json, const std::string& path) {
-  const Json parsed = [&] {
-    try {
-      return parse_strict_json(json);
-    } catch (const UserError& error) {
-      throw UserError(fmt::format("{}: {}", path, error.what()), ExitCode::bad_data);
-    }
-  }();
+  const Json parsed = parse(json, path);
   const Members config(parsed, path);
   const std::string family = family_of(config);
   refuse_elsewhere_supported(config);
@@ -211,9 +253,22 @@ ModelConfig read_hf_config(std::string_view json, const std::string& path) {
   return model;
 }
 
+std::string read_hf_token_ids(std::string_view json, const std::string& path) {
+  const Json parsed = parse(json, path);
+  const Members config(parsed, path);
+  Json ids = Json::object();
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    const auto found = parsed.find(key);
+    if (found == parsed.end()) continue;
+    config.require(is_token_id(*found), key, "needs a token number, or a list of them");
+    ids[key] = *found;
+  }
+  return ids.dump(2) + "\n";
+}
+
 std::string write_hf_config(const ModelConfig& model, const HfConfigOptions& options) {
   const bool gpt2 = model.shape == "gpt2";
-  SLUICE_CHECK(gpt2 || model.shape == "llama", "a {} has no form here", model.shape);
+  SLUICE_CHECK(gpt2 || model.shape == "llama", "no config.json is known for {}", model.shape);
   const char* dtype = options.dtype == Dtype::bf16 ? "bfloat16" : "float32";
   Json config;
   config["architectures"] = {gpt2 ? "GPT2LMHeadModel" : "LlamaForCausalLM"};
@@ -242,15 +297,28 @@ std::string write_hf_config(const ModelConfig& model, const HfConfigOptions& opt
     config["rms_norm_eps"] = model.norm_epsilon;
     config["attention_bias"] = false;
     config["mlp_bias"] = false;
+    Json scaling;
+    if (model.rope_scaling == "llama3")
+      scaling = {{"rope_type", "llama3"},
+                 {"factor", model.rope_factor},
+                 {"low_freq_factor", model.rope_low_freq_factor},
+                 {"high_freq_factor", model.rope_high_freq_factor},
+                 {"original_max_position_embeddings", model.rope_original_positions}};
     config["rope_theta"] = model.rope_theta;
-    config["rope_scaling"] = nullptr;
-    config["rope_parameters"] = {{"rope_theta", model.rope_theta}, {"rope_type", "default"}};
+    config["rope_scaling"] = scaling;
+    if (scaling.is_null()) scaling = {{"rope_type", "default"}};
+    scaling["rope_theta"] = model.rope_theta;
+    config["rope_parameters"] = scaling;
   }
-  // Written even where it is not known: what transformers takes for absent may lie beyond the
-  // vocabulary.
-  const Json end = options.end_of_text ? Json(*options.end_of_text) : Json(nullptr);
-  config["bos_token_id"] = gpt2 ? end : Json(nullptr);
-  config["eos_token_id"] = end;
+  if (!options.token_ids.empty()) {
+    config.update(parse(options.token_ids, "token ids"));
+  } else {
+    // Written even where it is not known: the default of transformers may lie beyond the
+    // vocabulary.
+    const Json end = options.end_of_text ? Json(*options.end_of_text) : Json(nullptr);
+    config["bos_token_id"] = gpt2 ? end : Json(nullptr);
+    config["eos_token_id"] = end;
+  }
   config["dtype"] = dtype;
   config["torch_dtype"] = dtype;
   return config.dump(2) + "\n";

@@ -1,5 +1,7 @@
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <map>
 
 #include "base/text.h"
@@ -19,17 +21,50 @@ namespace {
   throw UserError(fmt::format("{}: {}", path, what), ExitCode::bad_data);
 }
 
-void refuse_other_model(const std::string& out) {
-  for (const char* name : {"config.json", "model.safetensors", "model.safetensors.index.json"})
+constexpr const char* kConfigName = "config.json";
+constexpr const char* kWeightsName = "model.safetensors";
+
+std::vector<std::string> written_names() {
+  std::vector<std::string> names(std::begin(kTokenizerFiles), std::end(kTokenizerFiles));
+  names.insert(names.end(), {kGenerationConfigName, kWeightsName});
+  return names;
+}
+
+// Temporaries of the files above, which an export that was killed left. An export begins with the
+// temporary of config.json and ends with renaming it: a folder with one and without a config.json
+// is the work of a killed export.
+std::vector<std::string> leftovers_in(const std::string& out) {
+  std::vector<std::string> names = written_names(), found;
+  names.emplace_back(kConfigName);
+  std::error_code ignored;
+  for (std::filesystem::directory_iterator entry(out, ignored), end; !ignored && entry != end;
+       entry.increment(ignored)) {
+    const std::string name = entry->path().filename().string();
+    if (is_temporary_name(name) &&
+        std::any_of(names.begin(), names.end(),
+                    [&](const std::string& whole) { return name.starts_with(whole + "."); }))
+      found.push_back(name);
+  }
+  return found;
+}
+
+void refuse_other_model(const std::string& out, bool killed) {
+  std::vector<std::string> others = {kConfigName, "model.safetensors.index.json"};
+  if (!killed)
+    for (const std::string& name : written_names())
+      others.push_back(name);
+  for (const std::string& name : others)
     if (const std::string path = out + "/" + name; is_there(path))
-      throw user_error("--out is '{}': {} is there already; name another folder", out, path);
+      throw user_error("--out is '{}': {} exists, and is not overwritten; name another folder", out,
+                       path);
 }
 
 // The weights by the tensors that they become.
 using Tensors = std::map<std::string, std::vector<const HfWeight*>>;
 
 // All weights, each as the model has it, of one type.
-Dtype check_weights(const Checkpoint& checkpoint, const std::vector<HfWeight>& weights) {
+Dtype check_weights(const Checkpoint& checkpoint, const std::string& shape,
+                    const std::vector<HfWeight>& weights) {
   std::optional<Dtype> dtype;
   std::size_t num_weights = 0;
   for (const TensorSpec& tensor : checkpoint.tensors())
@@ -49,8 +84,8 @@ Dtype check_weights(const Checkpoint& checkpoint, const std::vector<HfWeight>& w
   }
   if (num_weights != weights.size())
     fail(checkpoint.folder(),
-         fmt::format("has {} weights, and such a model {}: it has layers of its own", num_weights,
-                     weights.size()));
+         fmt::format("has {} weights, and a {} has {}: transformers cannot load own layers",
+                     num_weights, shape, weights.size()));
   return *dtype;
 }
 
@@ -72,7 +107,12 @@ void assemble(const Checkpoint& checkpoint, const std::vector<const HfWeight*>& 
     bytes = std::move(rows);
 }
 
-// Where ours can read the file, and it names one.
+std::string token_ids_in(const std::string& path) {
+  constexpr std::uint64_t kMaxBytes = 1 << 20;
+  return read_hf_token_ids(InputFile(path).read_text(kMaxBytes), path);
+}
+
+// Of a tokenizer that Sluice can read and that names one.
 std::optional<std::int32_t> end_of_text(const std::string& tokenizer) {
   try {
     const std::int32_t token = open_tokenizer(tokenizer)->end_of_document();
@@ -82,18 +122,10 @@ std::optional<std::int32_t> end_of_text(const std::string& tokenizer) {
   }
 }
 
-}  // namespace
-
-Transferred export_hf(const std::string& checkpoint_path, const std::string& out) {
-  const Checkpoint checkpoint(checkpoint_at(checkpoint_path));
-  const Config config = config_of(checkpoint);
-  if (config.model.shape == "bert")
-    throw user_error("{} is of shape bert: gpt2 and llama can be exported", checkpoint.folder());
-  refuse_other_model(out);
-  const std::vector<HfWeight> weights = hf_weights(model_shape(config));
-  Transferred done{.folder = out, .model = config.model};
-  done.dtype = check_weights(checkpoint, weights);
-
+Transferred write_weights(FileSystem& files, const Checkpoint& checkpoint,
+                          const std::vector<HfWeight>& weights, Dtype dtype,
+                          const std::string& out) {
+  Transferred done{.folder = out, .model = {}, .dtype = dtype};
   Tensors tensors;
   for (const HfWeight& weight : weights) {
     tensors[weight.name].push_back(&weight);
@@ -102,11 +134,8 @@ Transferred export_hf(const std::string& checkpoint_path, const std::string& out
   done.tensors = static_cast<std::int64_t>(tensors.size());
   std::vector<TensorSpec> specs;
   for (const auto& [name, parts] : tensors)
-    specs.push_back({name, done.dtype, parts.front()->stored_shape()});
-
-  RealFileSystem files;
-  make_folders(files, out);
-  SafetensorsWriter writer(files, out + "/model.safetensors", std::move(specs), {{"format", "pt"}});
+    specs.push_back({name, dtype, parts.front()->stored_shape()});
+  SafetensorsWriter writer(files, out + "/" + kWeightsName, std::move(specs), {{"format", "pt"}});
   std::vector<std::byte> bytes;
   for (const TensorInfo& tensor : writer.tensors()) {
     bytes.resize(tensor.bytes);
@@ -114,14 +143,70 @@ Transferred export_hf(const std::string& checkpoint_path, const std::string& out
     writer.write(bytes);
   }
   writer.commit();
-  HfConfigOptions written{.dtype = done.dtype};
-  if (const std::string tokenizer = tokenizer_of(checkpoint.folder()); !tokenizer.empty()) {
-    copy_tokenizer(files, tokenizer, out);
-    done.tokenizer = true;
-    written.end_of_text = end_of_text(tokenizer);
-  }
-  write_file_atomically(files, out + "/config.json", write_hf_config(config.model, written));
   return done;
+}
+
+// Copies what travels with the weights; returns the names.
+std::vector<std::string> copy_files_beside(FileSystem& files, const std::string& checkpoint,
+                                           const std::string& out) {
+  std::vector<std::string> copied;
+  for (const std::string& name : written_names()) {
+    const std::string path = name == kWeightsName ? "" : file_beside(checkpoint, name.c_str());
+    if (path.empty()) continue;
+    copy_file(files, path, out, name);
+    copied.push_back(name);
+  }
+  return copied;
+}
+
+}  // namespace
+
+Transferred export_hf(const std::string& checkpoint_path, const std::string& out) {
+  RealFileSystem files;
+  return export_hf(files, checkpoint_path, out);
+}
+
+Transferred export_hf(FileSystem& files, const std::string& checkpoint_path,
+                      const std::string& out) {
+  const Checkpoint checkpoint(checkpoint_at(checkpoint_path));
+  const Config config = config_of(checkpoint);
+  if (config.model.shape == "bert")
+    throw user_error("{} has model.shape bert: only gpt2 and llama can be exported",
+                     checkpoint.folder());
+  const std::vector<std::string> leftovers = leftovers_in(out);
+  const bool killed = std::any_of(leftovers.begin(), leftovers.end(), [](const std::string& name) {
+    return name.starts_with(std::string(kConfigName) + ".");
+  });
+  refuse_other_model(out, killed);
+  const std::vector<HfWeight> weights = hf_weights(model_shape(config));
+  const Dtype dtype = check_weights(checkpoint, config.model.shape, weights);
+
+  make_folders(files, out);
+  AtomicFile description(files, out + "/" + kConfigName);  // see leftovers_in
+  const auto remove = [&](const std::vector<std::string>& names) {
+    for (const std::string& name : names)
+      files.unlink(out + "/" + name);
+  };
+  if (killed) {
+    remove(leftovers);
+    remove(written_names());
+  }
+  try {
+    Transferred done = write_weights(files, checkpoint, weights, dtype, out);
+    done.model = config.model;
+    HfConfigOptions written{.dtype = dtype};
+    done.files = copy_files_beside(files, checkpoint.folder(), out);
+    if (const std::string ids = file_beside(checkpoint.folder(), kTokenIdsName); !ids.empty())
+      written.token_ids = token_ids_in(ids);
+    else if (const std::string own = tokenizer_of(checkpoint.folder()); !own.empty())
+      written.end_of_text = end_of_text(own);
+    description.write(write_hf_config(config.model, written));
+    description.commit();
+    return done;
+  } catch (...) {
+    if (!is_there(out + "/" + kConfigName)) remove(written_names());
+    throw;
+  }
 }
 
 }  // namespace sluice

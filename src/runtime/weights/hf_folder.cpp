@@ -64,7 +64,7 @@ void HfFolder::open_shards(const std::string& index_path) {
     const TensorInfo* info = file->find(tensor);
     if (!info)
       fail(file->path(),
-           fmt::format("has no tensor {}, and the index says so", json_quote(tensor)));
+           fmt::format("has no tensor {}, which the index says it has", json_quote(tensor)));
     tensors_[tensor] = {file, info};
     total += info->bytes;
   }
@@ -72,14 +72,14 @@ void HfFolder::open_shards(const std::string& index_path) {
     for (const TensorInfo& tensor : file->tensors())
       if (const auto found = tensors_.find(tensor.name);
           found == tensors_.end() || found->second.file != file.get())
-        fail(file->path(), fmt::format("tensor {} is not the index's", json_quote(tensor.name)));
+        fail(file->path(), fmt::format("tensor {} is not in the index", json_quote(tensor.name)));
   const auto metadata = index.find("metadata");
   if (metadata == index.end() || !metadata->is_object()) return;
   const auto said = metadata->find("total_size");
   if (said != metadata->end() && (!said->is_number() || *said != total))
     fail(index_path,
-         fmt::format("metadata.total_size is {}, and the tensors have {} bytes: a shard "
-                     "of another model, or a wrong index",
+         fmt::format("metadata.total_size is {}, and the tensors have {} bytes: a shard is "
+                     "of another model, or the index is wrong",
                      said->dump(), total));
 }
 

@@ -30,7 +30,7 @@ struct Source {
   HfFolder::Entry entry;
 };
 
-// The names in the file; `canonical` are those of transformers.
+// Finds tensors by transformers' names, with or without the prefix, and knows which were taken.
 class Names {
  public:
   explicit Names(const HfFolder& folder)
@@ -46,12 +46,13 @@ class Names {
     return found->second;
   }
 
-  // What nobody took and cannot be left out.
+  // Throws for a tensor that was not taken, unless it is a buffer.
   void refuse_rest() const {
     for (const auto& [name, entry] : folder_.tensors())
       if (!taken_.contains(name) && !is_hf_buffer(name))
         fail(entry.file->path(),
-             fmt::format("tensor {} is not known in such a model", json_quote(name)));
+             fmt::format("tensor {} has no place in the model that config.json describes",
+                         json_quote(name)));
   }
 
  private:
@@ -67,11 +68,11 @@ std::vector<Source> find_sources(const HfFolder& folder, const ModelShape& shape
     const HfFolder::Entry& entry = names.take(weight.name);
     if (!is_weight_dtype(entry.tensor->dtype))
       fail(entry.file->path(),
-           fmt::format("tensor {} is {}: weights are F32, F16 or BF16",
-                       json_quote(entry.tensor->name), dtype_name(entry.tensor->dtype)));
+           fmt::format("tensor {} is {}: needs F32, F16 or BF16", json_quote(entry.tensor->name),
+                       dtype_name(entry.tensor->dtype)));
     if (entry.tensor->shape != weight.stored_shape())
       fail(entry.file->path(),
-           fmt::format("tensor {} is [{}], and config.json says [{}]",
+           fmt::format("tensor {} has the shape [{}]: config.json says [{}]",
                        json_quote(entry.tensor->name), fmt::join(entry.tensor->shape, ", "),
                        fmt::join(weight.stored_shape(), ", ")));
     sources.push_back({std::move(weight), entry});
@@ -83,7 +84,7 @@ std::vector<Source> find_sources(const HfFolder& folder, const ModelShape& shape
     if (head.tensor->dtype != table.tensor->dtype || head.tensor->shape != table.tensor->shape ||
         folder.read(head) != folder.read(table))
       fail(head.file->path(),
-           "tensor \"lm_head.weight\" is not the embedding, and config.json has "
+           "tensor \"lm_head.weight\" differs from the embedding, and config.json has "
            "tie_word_embeddings true: set it to false");
   }
   names.refuse_rest();
@@ -104,6 +105,23 @@ std::vector<std::byte> own_part(const Source& source, std::vector<std::byte> byt
   return {bytes.begin() + row * weight.outputs.begin, bytes.begin() + row * weight.outputs.end};
 }
 
+// Copies what travels with the weights; returns the names. A file that the model does not have may
+// be there from an import that was killed.
+std::vector<std::string> copy_files_beside(FileSystem& files, const std::string& hf_folder,
+                                           const std::string& out) {
+  std::vector<std::string> copied(std::begin(kTokenizerFiles), std::end(kTokenizerFiles));
+  copied.emplace_back(kGenerationConfigName);
+  std::erase_if(copied, [&](const std::string& name) {
+    if (is_there(hf_folder + "/" + name)) {
+      copy_file(files, hf_folder + "/" + name, out, name);
+      return false;
+    }
+    files.unlink(out + "/" + name);
+    return true;
+  });
+  return copied;
+}
+
 Config config_for(const ModelConfig& model, Dtype dtype) {
   Config config;
   config.model = model;
@@ -116,9 +134,17 @@ Config config_for(const ModelConfig& model, Dtype dtype) {
 
 Transferred import_hf(const std::string& hf_folder, const std::string& out,
                       std::optional<Dtype> dtype) {
+  RealFileSystem files;
+  return import_hf(files, hf_folder, out, dtype);
+}
+
+Transferred import_hf(FileSystem& files, const std::string& hf_folder, const std::string& out,
+                      std::optional<Dtype> dtype) {
   Transferred done;
   const std::string description = hf_folder + "/config.json";
-  done.model = read_hf_config(InputFile(description).read_text(kMaxConfigBytes), description);
+  const std::string description_text = InputFile(description).read_text(kMaxConfigBytes);
+  done.model = read_hf_config(description_text, description);
+  const std::string token_ids = read_hf_token_ids(description_text, description);
   const HfFolder folder(hf_folder);
   Config config;
   config.model = done.model;
@@ -135,7 +161,6 @@ Transferred import_hf(const std::string& hf_folder, const std::string& out,
   }
   done.tensors = static_cast<std::int64_t>(pieces.size());
 
-  RealFileSystem files;
   CheckpointFolder checkpoint(files, {.folder = out});
   std::vector<std::byte> bytes;
   checkpoint.write_shard(0, pieces, [&](std::size_t i) {
@@ -144,9 +169,8 @@ Transferred import_hf(const std::string& hf_folder, const std::string& out,
                     done.dtype);
     return std::span<const std::byte>(bytes);
   });
-  const std::string tokenizer = hf_folder + "/" + kTokenizerName;
-  done.tokenizer = is_there(tokenizer);
-  if (done.tokenizer) copy_tokenizer(files, tokenizer, out);
+  done.files = copy_files_beside(files, hf_folder, out);
+  write_file_atomically(files, out + "/" + kTokenIdsName, token_ids);
   CheckpointInfo info;
   info.schedule = "none";
   info.config = config_text(config_for(done.model, done.dtype));

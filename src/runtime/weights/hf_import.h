@@ -1,10 +1,13 @@
 // A Hugging Face folder (config.json, safetensors, perhaps tokenizer.json) to a checkpoint of step
-// 0 and back. The checkpoint is an ordinary one, without optimizer states.
+// 0 and back. The checkpoint is an ordinary one, without optimizer states. Files of the tokenizer,
+// generation_config.json and the token numbers of config.json are kept beside it and exported
+// again. Either command can be run again after it was killed.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/config/config.h"
 #include "runtime/files/safetensors.h"
@@ -17,7 +20,7 @@ struct Transferred {
   Dtype dtype = Dtype::f32;  // of the weights written
   std::int64_t tensors = 0;
   std::int64_t parameters = 0;
-  bool tokenizer = false;  // was copied, too
+  std::vector<std::string> files = {};  // names of the others that were copied
 };
 
 // Writes `out`/step-00000000. The weights become `dtype` (F32 or BF16), or without one what they
@@ -26,8 +29,12 @@ struct Transferred {
 // one of usage.
 Transferred import_hf(const std::string& hf_folder, const std::string& out,
                       std::optional<Dtype> dtype);
+Transferred import_hf(FileSystem& files, const std::string& hf_folder, const std::string& out,
+                      std::optional<Dtype> dtype);
 
-// `checkpoint` as in checkpoint_at(). `out` may be there but must hold no model.
+// `checkpoint` as in checkpoint_at(). `out` may be there but must hold no file of a model, unless
+// an export that was killed left it: then it is replaced.
 Transferred export_hf(const std::string& checkpoint, const std::string& out);
+Transferred export_hf(FileSystem& files, const std::string& checkpoint, const std::string& out);
 
 }  // namespace sluice

@@ -37,7 +37,7 @@ const Names& layer_names(ModelFamily family) {
   return family == ModelFamily::gpt2 ? gpt2 : llama;
 }
 
-// Of GPT-2's one product for all three.
+// Of GPT-2's one matmul for all three.
 constexpr std::array<std::string_view, 3> kThirds = {"attention.q", "attention.k", "attention.v"};
 
 std::string_view found_in(const Names& names, std::string_view module) {
@@ -57,7 +57,7 @@ std::vector<std::int64_t> HfWeight::stored_shape() const {
 }
 
 std::vector<HfWeight> hf_weights(const ModelShape& shape) {
-  SLUICE_CHECK(!shape.encoder(), "an encoder has no form here");
+  SLUICE_CHECK(!shape.encoder(), "an encoder cannot be exported");
   const bool gpt2 = shape.family == ModelFamily::gpt2;
   std::vector<HfWeight> weights;
   for (ParameterShape& ours : stage_parameters(

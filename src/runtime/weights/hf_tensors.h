@@ -17,18 +17,18 @@ namespace sluice {
 struct HfWeight {
   ParameterShape ours;      // its first dimension is the outputs
   std::string name;         // as transformers writes it
-  bool transposed = false;  // stored (in, out): GPT-2's products
+  bool transposed = false;  // stored (in, out): GPT-2's matmuls
   Range outputs;
   std::int64_t num_outputs = 0;  // of the whole tensor
 
   std::vector<std::int64_t> stored_shape() const;  // of the whole tensor
 };
 
-// Of every weight that a checkpoint of the model holds (a tied head is none), in canonical
+// One for every weight that a checkpoint of the model holds (it holds no tied head), in canonical
 // order. REQUIRES: gpt2 or llama.
 std::vector<HfWeight> hf_weights(const ModelShape& shape);
 
-// Tensors that carry no weight and that old files have: masks, rotary frequencies.
+// Whether a tensor holds no weight: masks and rotary frequencies, which old files have.
 bool is_hf_buffer(std::string_view name);
 
 inline constexpr std::string_view kGpt2Prefix = "transformer.";  // some GPT-2 files go without

@@ -15,6 +15,8 @@
 namespace sluice {
 namespace {
 
+constexpr std::uint64_t kMaxCopiedBytes = std::uint64_t{1} << 30;
+
 bool has_rotary_positions(const ModelConfig& model) { return model.shape == "llama"; }
 
 // Whether two models that differ in the key are different models.
@@ -108,18 +110,42 @@ std::string changed_settings(const Checkpoint& checkpoint, const Config& config)
   return join(changes, ", ");
 }
 
-std::string tokenizer_of(const std::string& folder) {
+std::string file_beside(const std::string& folder, const char* name) {
   const std::filesystem::path own = std::filesystem::path(folder + "/").parent_path();
   std::vector<std::string> places = {own.string()};
   if (parse_step_folder(own.filename().string())) places.push_back(parent_folder(own.string()));
   for (const std::string& place : places)
-    if (const std::string path = place + "/" + kTokenizerName; is_there(path)) return path;
+    if (const std::string path = place + "/" + name; is_there(path)) return path;
   return "";
 }
 
-void copy_tokenizer(FileSystem& files, const std::string& path, const std::string& folder) {
-  constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 30;
-  write_file_atomically(files, folder + "/" + kTokenizerName, InputFile(path).read_text(kMaxBytes));
+void copy_file(FileSystem& files, const std::string& path, const std::string& folder,
+               const std::string& name) {
+  write_file_atomically(files, folder + "/" + name, InputFile(path).read_text(kMaxCopiedBytes));
+}
+
+void copy_model_files(FileSystem& files, const std::string& tokenizer, const std::string& loaded,
+                      const std::string& folder) {
+  const std::string loaded_tokenizer = loaded.empty() ? "" : tokenizer_of(loaded);
+  const std::string& used = tokenizer.empty() ? loaded_tokenizer : tokenizer;
+  const bool same_tokenizer =
+      used == loaded_tokenizer ||
+      (!loaded_tokenizer.empty() && InputFile(used).read_text(kMaxCopiedBytes) ==
+                                        InputFile(loaded_tokenizer).read_text(kMaxCopiedBytes));
+  if (!used.empty()) copy_file(files, used, folder, kTokenizerName);
+  for (const char* name : kTokenizerFiles) {
+    if (name == kTokenizerName) continue;
+    // A tokenizer of another name may lie among files of other models.
+    const std::string beside = same_tokenizer && !loaded.empty() ? file_beside(loaded, name)
+                               : std::filesystem::path(used).filename() == kTokenizerName
+                                   ? parent_folder(used) + "/" + name
+                                   : "";
+    if (!beside.empty() && is_there(beside)) copy_file(files, beside, folder, name);
+  }
+  for (const char* name : {kGenerationConfigName, kTokenIdsName})
+    if (same_tokenizer && !loaded.empty())
+      if (const std::string path = file_beside(loaded, name); !path.empty())
+        copy_file(files, path, folder, name);
 }
 
 }  // namespace sluice
