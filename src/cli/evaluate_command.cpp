@@ -57,11 +57,9 @@ std::string json(const Evaluation& result, bool per_token) {
 }
 
 std::string text(const Evaluation& result, bool per_token) {
-  std::string out = fmt::format(
-      "loss {} nats per token over {}, in sequences of at most {}
-      ",
-      loss_text(result.loss),
-      counted(result.tokens, "token"), result.sequence_length);
+  std::string out =
+      fmt::format("loss {} nats per token over {}, in sequences of at most {}\n",
+                  loss_text(result.loss), counted(result.tokens, "token"), result.sequence_length);
   if (per_token)
     for (const std::optional<double>& loss : result.per_token)
       out += (loss ? loss_text(*loss) : "-") + "\n";

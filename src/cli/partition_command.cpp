@@ -82,10 +82,8 @@ std::string text(const Schedule& schedule, const Balance& balance, const Outcome
                  even ? percent(even->device_share[d]) : "-",
                  even ? mebibytes(even->bytes[d]) : "-"});
   std::string out = fmt::format(
-      "{}: {} on {}, {}; {}
-      {} {} ", schedule.name, counted(balance.query.layers, " layer "),
-      counted(schedule.num_devices(), "device"),
-      counted(schedule.num_microbatches, "microbatch"),
+      "{}: {} on {}, {}; {}\n{}\n{}", schedule.name, counted(balance.query.layers, "layer"),
+      counted(schedule.num_devices(), "device"), counted(schedule.num_microbatches, "microbatch"),
       balance.measured ? "work measured by a profile" : "work counted in FLOPs", stages.text(),
       devices.text());
   if (balance.measured) out += fmt::format("simulated step: {:.4g} s", best.step);
