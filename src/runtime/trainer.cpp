@@ -19,6 +19,15 @@ MeshShape mesh_of(const TrainerOptions& options, const Schedule& schedule) {
   return mesh;
 }
 
+UserError diverged(std::int64_t step, const std::string& what) {
+  return UserError(
+      fmt::format("step {}: {}: training has diverged; lower optimizer.lr, warm up longer "
+                  "(lr_scheduler.warmup_steps) or clip (training.max_norm), and start again; if "
+                  "the last checkpoint diverges again, go back with train --rollback 1",
+                  step, what),
+      ExitCode::diverged);
+}
+
 bool head_in_forward(const TrainerOptions& options) {
   // With deferred validation a forward may run before the previous step is settled, so it must not
   // touch the gradients.
@@ -317,14 +326,9 @@ StepResult Trainer::close(const StepTotals& totals) {
   if (taken.updated && (scale != 1 || !totals.finite())) optimizer_->restore();
   if (!totals.finite()) {
     if (taken.updated) data_parallel_.gather_values(all_weights_);
-    throw UserError(
-        fmt::format(
-            "step {}: the loss is {} and the gradient norm {}: training has diverged; lower "
-            "optimizer.lr, warm up longer (lr_scheduler.warmup_steps) or clip "
-            "(training.max_norm), and start again; if the last checkpoint diverges again, go back "
-            "with train --rollback 1",
-            result.number, std::abs(result.loss), std::abs(result.gradient_norm)),
-        ExitCode::diverged);
+    throw diverged(result.number,
+                   fmt::format("the loss is {} and the gradient norm {}", std::abs(result.loss),
+                               std::abs(result.gradient_norm)));
   }
   if (!taken.updated || scale != 1) update(result, scale);
   return std::move(taken.result);

@@ -12,6 +12,7 @@
 #include <set>
 #include <vector>
 
+#include "base/error.h"
 #include "comm/mesh.h"
 #include "comm/tensors/group.h"
 #include "data/dataset.h"
@@ -64,6 +65,9 @@ struct StepResult {
 
 // The mesh of the options with the schedule's pipeline.
 MeshShape mesh_of(const TrainerOptions& options, const Schedule& schedule);
+
+// The error of a run in which a number is no longer finite; `what` says which.
+UserError diverged(std::int64_t step, const std::string& what);
 
 // Whether the head adds to its weights' gradients in F (see Head).
 bool head_in_forward(const TrainerOptions& options);

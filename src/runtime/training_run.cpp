@@ -197,7 +197,7 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
   std::exception_ptr lost_row;
   const auto asked = [&] { return lost_row || (run.stop && run.stop->load()); };
   bool stop = false;
-  std::int64_t diverged = 0;  // the step whose validation loss is not finite
+  std::int64_t not_finite = 0;  // the step whose validation loss is not finite
   const double peak_tflops = peak_tflops_of(run, world);
 
   GpuMemory memory;  // of all ranks on this GPU, or of this rank alone if it has its own
@@ -207,7 +207,7 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
     std::optional<double> validation_loss;
     if (validates(result.number)) {
       validation_loss = trainer.evaluate(*run.held_out, validation_samples(run));
-      if (!std::isfinite(*validation_loss)) diverged = result.number;
+      if (!std::isfinite(*validation_loss)) not_finite = result.number;
     }
     if (!leads) return;
     const std::vector<RankFigures> ranks = figures.take();
@@ -268,14 +268,9 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
     const bool is_last = number == config.training.steps;
     if (due || stop || is_last || validates(number))
       if (const std::optional<StepResult> open = trainer.settle()) report(*open);
-    if (diverged > 0) {
+    if (not_finite > 0) {
       figures.finish();
-      throw UserError(
-          fmt::format("step {}: the validation loss is not finite (nan or inf): training has "
-                      "diverged; lower optimizer.lr, warm up longer (lr_scheduler.warmup_steps) or "
-                      "clip (training.max_norm)",
-                      diverged),
-          ExitCode::diverged);
+      throw diverged(not_finite, "the validation loss is not finite (nan or inf)");
     }
     if (due || stop || is_last) saver.save(number, run.on_note);
   }
