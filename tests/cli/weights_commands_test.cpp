@@ -227,7 +227,7 @@ TEST_F(WeightsCommands, BadInputGetsOneClearLine) {
         std::tuple{"import gpt2 --out new --dtype half", 2, "--dtype is 'half'"},
         std::tuple{"import nowhere --out new", 3, "nowhere"},
         std::tuple{"import other --out new", 3, "only GPT2LMHeadModel"},
-        std::tuple{"import text --out new", 3, "no safetensors file"},
+        std::tuple{"import text --out new", 3, "not a safetensors file"},
         std::tuple{"export nowhere --out new", 3, "nowhere"},
         std::tuple{"export in --out gpt2", 2, "exists, and is not overwritten"}}) {
     SCOPED_TRACE(arguments);

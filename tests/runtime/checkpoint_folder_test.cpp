@@ -174,7 +174,7 @@ TEST(SwappedShards, OfEqualSizeAreForeignToo) {
       return error.what();
     }
   };
-  const std::string reason = "is the shard of step 7, rank 1: needs step 7, rank 0; a foreign file";
+  const std::string reason = "is the shard of step 7, rank 1, in place of that of step 7, rank 0";
   EXPECT_NE(refusal([](const Checkpoint& read) { read.verify(); }).find(reason), std::string::npos);
   // A rank that reads without verifying sees it as well.
   EXPECT_NE(refusal([&](const Checkpoint& read) {
@@ -186,13 +186,14 @@ TEST(SwappedShards, OfEqualSizeAreForeignToo) {
 
 TEST_F(CheckpointFolderTest, ShardOfAnotherStepIsForeign) {
   fs::copy_file(path(10, shard_), path(20, shard_), fs::copy_options::overwrite_existing);
-  expect_refused({path(20, shard_), "is the shard of step 10, rank 1: needs step 20, rank 1"});
+  expect_refused(
+      {path(20, shard_), "is the shard of step 10, rank 1, in place of that of step 20, rank 1"});
 }
 
 TEST_F(CheckpointFolderTest, ManifestOfAnotherStepIsForeign) {
   fs::copy_file(path(10, "manifest.json"), path(20, "manifest.json"),
                 fs::copy_options::overwrite_existing);
-  expect_refused({path(20, "manifest.json"), "is of step 10: a foreign manifest"});
+  expect_refused({path(20, "manifest.json"), "is the manifest of step 10"});
 }
 
 TEST_F(CheckpointFolderTest, ShardThatTheManifestDoesNotKnowIsForeign) {

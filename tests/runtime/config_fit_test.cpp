@@ -123,7 +123,7 @@ TEST(Config, WhatDoesNotFitTogetherIsSaid) {
       {{"--parallelism.pipeline_parallel_schedule_csv=a.csv", "--parallelism.memory_cap=4"},
        "parallelism.memory_cap is 4: the CSV's order is fixed"},
       {{"--parallelism.pipeline_parallel_schedule_csv=a.csv", "--parallelism.stages_per_device=2"},
-       "parallelism.stages_per_device is 2: the CSV says it"},
+       "parallelism.stages_per_device is 2: the CSV sets it"},
   };
   for (const Case& c : cases) {
     const std::vector<std::string> found = validate_config(read("", c.flags));

@@ -63,7 +63,7 @@ TEST(Tiling, OneNameIsOneTensorAndOncePerShard) {
       R"(tensor "w" is F32 [4,6] in rank-00000.safetensors and BF16 [4,6] in )"
       "rank-00001.safetensors");
   EXPECT_EQ(tiling_problem({shard(0, {{w, {{0, 2}, {0, 6}}}, {w, {{2, 4}, {0, 6}}}})}),
-            R"(tensor "w" is twice in rank-00000.safetensors)");
+            R"(tensor "w" appears twice in rank-00000.safetensors)");
 }
 
 TEST(Tiling, PiecesOfPartsOfBytesHaveWholeRows) {

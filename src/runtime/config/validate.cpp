@@ -285,7 +285,7 @@ void check_schedule(const Config& config, Problems& problems) {
       problems.add("parallelism.memory_cap is {}: the CSV's order is fixed; leave the key out",
                    number(parallelism.memory_cap));
     if (parallelism.stages_per_device != 0)
-      problems.add("parallelism.stages_per_device is {}: the CSV says it; leave the key out",
+      problems.add("parallelism.stages_per_device is {}: the CSV sets it; leave the key out",
                    parallelism.stages_per_device);
     return;
   }
@@ -314,7 +314,9 @@ void check_generate(const Config& config, Problems& problems) {
         "generate.prompt is set and checkpoint.folder is empty: the sample comes from the last "
         "checkpoint; name a folder");
   if (config.model.shape == "bert")
-    problems.add("generate.prompt is set: bert fills in masked tokens and continues no text");
+    problems.add(
+        "generate.prompt is set: bert fills in masked tokens and cannot continue a text; leave the "
+        "key out");
   if (config.model.vocab_size > kByteTokens && config.data.tokenizer.empty())
     problems.add(
         "generate.prompt is set and model.vocab_size is {}: text is for the byte tokenizer's {} "
@@ -327,7 +329,7 @@ void check_cluster(const Config& config, Problems& problems) {
   const ParallelismConfig& parallelism = config.parallelism;
   if (cluster.sms_per_partition > 0 && cluster.partitions == 0)
     problems.add(
-        "cluster.sms_per_partition is {} and cluster.partitions is 0: say how many parts, too",
+        "cluster.sms_per_partition is {} and cluster.partitions is 0: set cluster.partitions, too",
         cluster.sms_per_partition);
   if (cluster.device == "cpu") {
     if (cluster.partitions > 0)

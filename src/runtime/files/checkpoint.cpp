@@ -16,18 +16,19 @@ constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 30;
   throw UserError(fmt::format("{}: {}", path, what), ExitCode::bad_data);
 }
 
-// What the shard says of itself, which tells a foreign one from a damaged one; "" when it is ours.
+// Names the step and rank of a shard that belongs elsewhere, so that it is not taken for a damaged
+// one; "" when it belongs here.
 std::string origin_problem(const SafetensorsFile& file, std::int64_t step, std::size_t rank) {
   const auto said = [&](const char* key) {
     const auto found = file.metadata().find(key);
     return found == file.metadata().end() ? std::string("(none)") : found->second;
   };
   if (said("step") == std::to_string(step) && said("rank") == std::to_string(rank)) return "";
-  return fmt::format("is the shard of step {}, rank {}: needs step {}, rank {}; a foreign file",
+  return fmt::format("is the shard of step {}, rank {}, in place of that of step {}, rank {}",
                      said("step"), said("rank"), step, rank);
 }
 
-// Why the bytes of a shard are not those saved.
+// Why the bytes of a shard are not the ones that were saved.
 std::string mismatch_problem(const std::string& path, std::int64_t step, std::size_t rank) {
   try {
     return origin_problem(SafetensorsFile(path, Symlinks::refuse), step, rank);
@@ -43,7 +44,7 @@ void check_contents(const SafetensorsFile& file, const ShardRecord& shard) {
     const TensorInfo* have = file.find(stored.name);
     if (have == nullptr)
       fail(file.path(),
-           fmt::format("has no tensor {}, and the manifest says so", json_quote(stored.name)));
+           fmt::format("has no tensor {}, which the manifest lists here", json_quote(stored.name)));
     if (have->dtype != stored.dtype || have->shape != stored.shape)
       fail(file.path(), fmt::format("tensor {} is {} [{}], and the manifest says {} [{}]",
                                     json_quote(stored.name), dtype_name(have->dtype),
@@ -61,7 +62,7 @@ Manifest open_manifest(const std::string& folder) {
       read_manifest(InputFile(path, Symlinks::refuse).read_text(kMaxManifestBytes), path);
   const std::string name = std::filesystem::path(folder).filename().string();
   if (const auto step = parse_step_folder(name); step && *step != manifest.info.step)
-    fail(path, fmt::format("is of step {}: a foreign manifest", manifest.info.step));
+    fail(path, fmt::format("is the manifest of step {}", manifest.info.step));
   return manifest;
 }
 
@@ -81,7 +82,7 @@ void check_sizes(const std::string& folder, const Manifest& manifest) {
   for (; !error && at != end; at.increment(error)) {
     const std::string name = at->path().filename().string();
     if (name.ends_with(".safetensors") && !known.contains(name))
-      fail(at->path().string(), "is not in the manifest: a foreign file");
+      fail(at->path().string(), "is not in the manifest: it belongs to another checkpoint");
   }
   if (error) throw read_error("list", folder, error.value());
 }

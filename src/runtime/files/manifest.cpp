@@ -37,7 +37,7 @@ Json parse_strictly(std::string_view text, const std::string& path) {
     Json value = Json::parse(text, watch);
     if (problem.empty()) return value;
   } catch (const Json::exception& error) {
-    problem = fmt::format("is no JSON: {}", error.what());
+    problem = fmt::format("is not valid JSON: {}", error.what());
   }
   fail(path, problem);
 }

@@ -101,7 +101,7 @@ std::string tensor_problem(const std::vector<Place>& places) {
                          fmt::join(first.piece->tensor.shape, ","), *first.file,
                          dtype_name(tensor.dtype), fmt::join(tensor.shape, ","), *places[i].file);
     if (i > 0 && places[i].file == places[i - 1].file)
-      return fmt::format("tensor {} is twice in {}", json_quote(tensor.name), *places[i].file);
+      return fmt::format("tensor {} appears twice in {}", json_quote(tensor.name), *places[i].file);
   }
   return Sweep(first.piece->tensor, places).problem();
 }

@@ -8,7 +8,7 @@ namespace {
 
 SafetensorsHeader read_header(const InputFile& file) {
   const auto fail = [&](const std::string& what) {
-    throw UserError(fmt::format("{} is no safetensors file: {}", file.path(), what),
+    throw UserError(fmt::format("{} is not a safetensors file: {}", file.path(), what),
                     ExitCode::bad_data);
   };
   std::array<std::byte, 8> prefix{};
