@@ -190,7 +190,7 @@ TEST_F(TrainOutput, OnlyTheBarGoesToTheTerminalWhenStepLinesGoToAFile) {
   EXPECT_NE(received.find("\x1b[K3/6  50%  loss "), std::string::npos) << received;
   for (const std::string_view piece : split(received, '\r'))
     EXPECT_TRUE(piece.find("/6  ") == std::string_view::npos || piece.size() <= 39u + 3u) << piece;
-  EXPECT_EQ(received.find("step: "), std::string::npos) << received;
+  EXPECT_EQ(received.find("\nstep: "), std::string::npos) << received;
   const std::string steps = test::read_text(folder_.path() + "/steps");
   std::vector<std::string> lines;
   for (const std::string_view line : split(steps, '\n'))

@@ -197,7 +197,7 @@ TEST_F(Train, AProfileIsACostsFileForTheSameSchedule) {
     SCOPED_TRACE(schedule);
     const Ran ran = profile(fmt::format("{} --out costs.json", flags));
     ASSERT_EQ(ran.code, 0) << ran.err;
-    EXPECT_NE(ran.out.find("a step of "), std::string::npos) << ran.out;
+    EXPECT_NE(ran.out.find("simulated step of "), std::string::npos) << ran.out;
     const Ran priced = test::run_sluice(
         fmt::format("schedule {} --costs costs.json --format json", schedule), folder_.path());
     ASSERT_EQ(priced.code, 0) << priced.err;

@@ -180,8 +180,8 @@ TEST(Indexed, EveryBadEntryIsNamedWithBothValues) {
                           "lengths before it sum to 6",
                           wrong));
   EXPECT_EQ(error_of(from_hex(kGolden), 11),
-            "'x.idx' byte 42: sequence 2 ends at byte 12 of the .bin file, which has 11: the pair "
-            "does not belong together or the .bin file is truncated");
+            "'x.idx' byte 42: sequence 2 ends at byte 12 of the .bin file, which has 11: the two "
+            "files are not a pair, or the .bin file is truncated");
   EXPECT_NE(error_of(from_hex(kGolden), 0).find("which has 0"), std::string::npos);
   EXPECT_EQ(error_of(patched<std::int64_t>(70, 1)),
             "'x.idx' byte 70: the first document begins at sequence 1: needs 0");
@@ -256,11 +256,12 @@ TEST(Indexed, AnIndexThatShrinksAnywhereWhileItIsReadIsAnError) {
 TEST(Indexed, AMissingFileAFolderAndAFifoAreRefused) {
   const TemporaryFolder folder;
   const std::string prefix = folder.path() + "/x";
+  ExitCode code = ExitCode::ok;
   const auto error = [&] {
     try {
       IndexedTokens tokens(prefix);
     } catch (const UserError& refused) {
-      EXPECT_EQ(refused.code(), ExitCode::bad_data);
+      code = refused.code();
       return std::string(refused.what());
     }
     return std::string("no error");
@@ -268,8 +269,10 @@ TEST(Indexed, AMissingFileAFolderAndAFifoAreRefused) {
   EXPECT_EQ(error(), "cannot read '" + prefix + ".idx': No such file or directory");
   folder.write("x.idx", from_hex(kGolden));
   EXPECT_EQ(error(), "cannot read '" + prefix + ".bin': No such file or directory");
+  EXPECT_EQ(code, ExitCode::usage);
   std::filesystem::create_directory(prefix + ".bin");
   EXPECT_EQ(error(), "cannot read '" + prefix + ".bin': it is not a regular file");
+  EXPECT_EQ(code, ExitCode::bad_data);
   std::filesystem::remove(prefix + ".bin");
   ASSERT_EQ(test::run_shell("mkfifo '" + prefix + ".bin'").code, 0);
   EXPECT_EQ(error(), "cannot read '" + prefix + ".bin': it is not a regular file");

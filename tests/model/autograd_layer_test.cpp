@@ -298,8 +298,8 @@ TEST(AutogradLayer, RefusesInOneClearLine) {
   EXPECT_EQ(error_of(packed), "no error");
   Alone narrow(of_function([](const at::Tensor& x) { return x.slice(2, 0, 3); }));
   EXPECT_EQ(error_of(narrow),
-            "layers.5: its module makes Float (2, 16, 3) of Float (2, 16, 16): a layer keeps shape "
-            "and type");
+            "layers.5: its module returns Float (2, 16, 3) for an input of Float (2, 16, 16): it "
+            "must keep shape and type");
   Alone constant(of_function([](const at::Tensor& x) { return at::ones_like(x); }));
   EXPECT_EQ(error_of(constant), "layers.5: the output of its module does not depend on the input");
   Alone wrong(of_function([](const at::Tensor& x) { return at::mm(x, x); }));
