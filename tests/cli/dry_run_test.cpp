@@ -477,6 +477,8 @@ TEST_F(DryRun, LayersAreDealtToTheStagesThatTheScheduleHas) {
       expect_refused(dry + schedule + "--model.layers=7", 2, "does not divide by the 2 stages");
       const Ran ran = train(dry + schedule + "--model.layers=6 " + layers + "4,2");
       EXPECT_EQ(ran.code, 0) << ran.err;
+      // The next run is of another model.
+      std::filesystem::remove_all(folder_.path() + "/checkpoints");
     }
   EXPECT_EQ(memory(dualpipe + "--model.layers=6")["ranks"][0]["layers"], (std::vector<int>{3, 3}));
 }
