@@ -259,10 +259,12 @@ std::string dry_run_text(const RunSetup& setup, const std::vector<std::string>& 
     row.push_back(mebibytes(static_cast<double>(sum(ranks, c))));
   table.add(row);
   const MeshShape mesh = mesh_of(setup.options, schedule);
-  std::string out = fmt::format(
-      "{} on {}{} ({}), {} of {}; MiB per rank:\n{}", schedule.name, counted(mesh.size(), "rank"),
-      mesh_text(mesh), setup.config.comm.backend, counted(schedule.num_microbatches, "microbatch"),
-      counted(staged_model(setup.options, schedule).sequences, "sequence"), table.text());
+  std::string out =
+      fmt::format("{} on {}{}, {} of {}, backend {}; MiB per rank:\n{}", schedule.name,
+                  counted(mesh.size(), "rank"), mesh_text(mesh),
+                  counted(schedule.num_microbatches, "microbatch"),
+                  counted(staged_model(setup.options, schedule).sequences, "sequence"),
+                  setup.config.comm.backend, table.text());
   if (const auto kinds = moving(ranks); !kinds.empty()) {
     std::vector<std::string> names = {"rank"};
     for (const TrafficClass kind : kinds)
@@ -302,6 +304,7 @@ std::string dry_run_json(const RunSetup& setup, const std::vector<std::string>& 
     totals[c.name] = sum(ranks, c);
   const std::optional<std::int64_t> machine = machine_bytes(setup);
   const Json out = {{"schedule", setup.schedule.name},
+                    {"backend", setup.config.comm.backend},
                     {"ranks", rows},
                     {"totals", totals},
                     {"machine", machine ? Json(*machine) : Json()},
