@@ -105,6 +105,7 @@ TEST_F(HfFiles, FollowARunThatStartsFromThem) {
 TEST_F(HfFiles, AnExportThatWasKilledCanBeRunAgain) {
   import_hf(path("hf"), path("in"), {});
   export_hf(path("in"), path("whole"));
+  fs::create_directory(path("out"));
   FaultyFileSystem counting(path("out"));
   export_hf(counting, path("in"), path("out"));
   const int calls = counting.calls();
@@ -148,7 +149,7 @@ TEST_F(HfFiles, AKilledExportOfAnotherModelLeavesNoFileBehind) {
   test::write_hf_folder(path("llama"), test::kTinyLlama, test::llama_tensors());
   import_hf(path("llama"), path("other"), {});
   fs::create_directory(path("out"));
-  FaultyFileSystem dying(path("out"), Fault::kill, 60);
+  FaultyFileSystem dying(path("out"), Fault::kill, 40);
   EXPECT_THROW(export_hf(dying, path("in"), path("out")), test::Killed);
   EXPECT_TRUE(fs::exists(path("out/tokenizer.json")));
   export_hf(path("other"), path("out"));
@@ -187,6 +188,7 @@ TEST_F(HfFiles, AForeignFolderIsNeverOverwritten) {
 TEST_F(HfFiles, AnImportThatWasKilledCanBeRunAgain) {
   const std::string expected =
       digest(Checkpoint(import_hf(path("hf"), path("whole"), {}).folder)).weights_sha256;
+  fs::create_directory(path("in"));
   FaultyFileSystem counting(path("in"));
   import_hf(counting, path("hf"), path("in"), {});
   const int calls = counting.calls();
