@@ -13,7 +13,7 @@ namespace sluice::cli {
 namespace {
 
 // A timeline holds every op and message; beyond this it is gigabytes.
-constexpr double kMaxDrawnOps = 5e6;
+constexpr std::size_t kMaxDrawnOps = 5'000'000;
 
 }  // namespace
 
@@ -22,12 +22,12 @@ PricedSchedule price(PriceRequest request) {
   priced.schedule = std::move(request.schedule);
   priced.validation = validate(priced.schedule, {.max_buffers = request.buffers});
   if (!priced.validation.valid()) return priced;
-  const auto ops = static_cast<double>(priced.schedule.num_compute_ops());
+  const std::size_t ops = priced.schedule.num_compute_ops();
   if (request.timeline && ops > kMaxDrawnOps)
     throw user_error(
-        "{:.3g} ops are too many to draw or list: at most {:.3g}; use --format csv, --format json "
+        "{} ops are too many to draw or list: at most {}; use --format csv, --format json "
         "without --timeline, or compare",
-        ops, kMaxDrawnOps);
+        with_commas(std::to_string(ops)), with_commas(std::to_string(kMaxDrawnOps)));
   priced.seconds = !request.pricing.costs_file.empty();
   const Costs costs = request.pricing.costs(priced.schedule, request.tokens);
   if (priced.seconds) priced.note = measured_on_note(request.pricing.costs_file, costs);

@@ -241,8 +241,8 @@ class BpeTokenizer::Builder {
 
   std::int32_t number_of(const Json& number, const std::string& word) const {
     if (!number.is_number_unsigned() || number.get<std::uint64_t>() >= kMaxTokens)
-      fail(fmt::format("token {} has the number {}: needs a whole number below {}",
-                       json_quote(word), number.dump(), kMaxTokens));
+      fail(fmt::format("token {} has the number {}: needs a whole number from 0 to {}",
+                       json_quote(word), number.dump(), kMaxTokens - 1));
     return number.get<std::int32_t>();
   }
 
@@ -250,8 +250,8 @@ class BpeTokenizer::Builder {
     const auto at = static_cast<std::size_t>(token);
     if (at >= out_.tokens_.size()) out_.tokens_.resize(at + 1);
     if (!out_.tokens_[at].empty())
-      fail(fmt::format("token {} has the number {}, as another token does", json_quote(word),
-                       token));
+      fail(fmt::format("tokens {} and {} both have the number {}", json_quote(out_.tokens_[at]),
+                       json_quote(word), token));
     out_.tokens_[at] = std::move(bytes);
   }
 

@@ -193,7 +193,8 @@ TEST_F(CheckpointFolderTest, ShardOfAnotherStepIsForeign) {
 TEST_F(CheckpointFolderTest, ManifestOfAnotherStepIsForeign) {
   fs::copy_file(path(10, "manifest.json"), path(20, "manifest.json"),
                 fs::copy_options::overwrite_existing);
-  expect_refused({path(20, "manifest.json"), "is the manifest of step 10"});
+  expect_refused(
+      {path(20, "manifest.json"), "is the manifest of step 10, and its folder is that of step 20"});
 }
 
 TEST_F(CheckpointFolderTest, ShardThatTheManifestDoesNotKnowIsForeign) {

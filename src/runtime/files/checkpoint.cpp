@@ -62,7 +62,9 @@ Manifest open_manifest(const std::string& folder) {
       read_manifest(InputFile(path, Symlinks::refuse).read_text(kMaxManifestBytes), path);
   const std::string name = std::filesystem::path(folder).filename().string();
   if (const auto step = parse_step_folder(name); step && *step != manifest.info.step)
-    fail(path, fmt::format("is the manifest of step {}", manifest.info.step));
+    fail(path, fmt::format("is the manifest of step {}, and its folder is that of step {}: it "
+                           "belongs to another checkpoint",
+                           manifest.info.step, *step));
   return manifest;
 }
 

@@ -236,8 +236,10 @@ Schedule generate_adaptive_v(const GeneratorOptions& options) {
   const int p = options.devices;
   const int m = options.microbatches;
   if (!(options.keep_after_i >= 0 && options.keep_after_i <= 1))
-    throw user_error("--keep-after-i is {}: needs a share of the stage-activation, from 0 to 1",
-                     number(options.keep_after_i));
+    throw user_error(
+        "--keep-after-i is {}: needs the share of activation memory kept between I and W, from 0 "
+        "to 1",
+        number(options.keep_after_i));
   const double passes = 6.0 * p * std::max(m, 2 * p);
   if (passes > 2e8)
     throw user_error(

@@ -406,8 +406,10 @@ Schedule generate_capped(const GeneratorOptions& options) {
                                 number(cap), m),
                     1);
   if (!(options.keep_after_i >= 0 && options.keep_after_i <= 1))
-    throw user_error("--keep-after-i is {}: needs a share of the stage-activation, from 0 to 1",
-                     number(options.keep_after_i));
+    throw user_error(
+        "--keep-after-i is {}: needs the share of activation memory kept between I and W, from 0 "
+        "to 1",
+        number(options.keep_after_i));
   // Whole stashes fill only whole units of the cap.
   const double limit = options.keep_after_i == 1 ? std::floor(cap) : cap;
   return zb_under_limit("zb", options,
