@@ -167,7 +167,7 @@ CommError deadline_error(const MessageName& message, std::chrono::milliseconds w
     text += fmt::format("; rank {} waits for rank {} (\"{}\")", guilty, next.peer, next.label);
     guilty = next.peer;
   }
-  text += "; they wait in a circle";
+  text += "; these ranks wait for each other: a deadlock";
   return CommError(text, message.peer);
 }
 

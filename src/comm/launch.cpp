@@ -27,7 +27,7 @@ std::optional<int> read(const Environment& environment, const char* name) {
   if (text == nullptr) return std::nullopt;
   const std::optional<std::int64_t> value = parse_int(text);
   if (!value || *value < 0 || *value > INT_MAX) {
-    throw user_error("{} is \"{}\": not a number of a rank; start with mpirun or srun, or unset it",
+    throw user_error("{} is \"{}\": not a rank number; start with mpirun or srun, or unset it",
                      name, text);
   }
   return static_cast<int>(*value);

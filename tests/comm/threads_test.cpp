@@ -80,7 +80,7 @@ TEST(Threads, ACircleOfWaitsIsCalledACircle) {
     Request request = world.recv(1 - world.rank(), bytes, "circle");
     world.wait(request);
   });
-  EXPECT_NE(text.find("they wait in a circle"), std::string::npos) << text;
+  EXPECT_NE(text.find("these ranks wait for each other: a deadlock"), std::string::npos) << text;
 }
 
 TEST(Threads, ASendDoesNotFinishBeforeItsReceive) {
@@ -127,7 +127,7 @@ TEST(ThreadsDeathTest, ARankThatNeverComesBackEndsTheProcess) {
                               std::this_thread::sleep_for(milliseconds(5));
                             world.barrier();
                           }),
-              testing::ExitedWithCode(75), "for rank 1 to .*\n.*did not come back: rank 1\n");
+              testing::ExitedWithCode(75), "for rank 1 to .*\n.*did not stop: rank 1\n");
 }
 
 // Many ranks, many messages, waits in all orders: something for the thread sanitizer to look at.

@@ -124,7 +124,7 @@ void MpiWorld::withdraw(MpiMessage& message) {
   if (!muted_) {
     // The exception that brought us here is not known yet, and afterwards nothing can be told.
     if (!failure_) {
-      tell(failure_of(rank_, fmt::format("it gave up \"{}\" with rank {} on an error of its own",
+      tell(failure_of(rank_, fmt::format("it dropped \"{}\" with rank {} after an error of its own",
                                          message.name.label, message.name.peer)));
     }
     poll_until(lock, kFarewellLimit, [&] { return notes_sent_ || note_sends_.empty(); });

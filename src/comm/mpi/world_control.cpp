@@ -63,7 +63,7 @@ void MpiWorld::tell(const CommError& error) {
 
 void MpiWorld::throw_if_failed() const {
   if (failure_) throw *failure_;
-  if (muted_) throw failure_of(rank_, "a message was given up: none can follow it");
+  if (muted_) throw failure_of(rank_, "a message was dropped, and no other can follow it");
 }
 
 void MpiWorld::poll_control() {
@@ -174,7 +174,7 @@ void MpiWorld::finish() {
       }
       return -1;
     };
-    // Who still waits for a message at its deadline knows more than we do: let it speak first.
+    // A rank that still waits for a message at its deadline knows more: it reports first.
     const milliseconds limit = options_.comm.deadline + options_.silence;
     poll_until(lock, limit, [&] { return failure_ || missing() < 0; });
     if (!failure_ && missing() >= 0) {
@@ -193,7 +193,7 @@ void MpiWorld::finish() {
     });
     throw_if_failed();
     if (!ended) {
-      set_failure(failure_of(rank_, "the other ranks did not come to the end of the run"));
+      set_failure(failure_of(rank_, "the other ranks did not reach the end of the run"));
       throw_if_failed();
     }
   }

@@ -6,8 +6,9 @@ namespace sluice {
 
 void run_nccl(Communicator&, int, const CommOptions&, const std::function<void(Communicator&)>&) {
   throw user_error(
-      "comm.backend is nccl: this build has no NCCL; build again where nvcc, nccl.h and a torch "
-      "with CUDA are, or use comm.backend = mpi or threads");
+      "comm.backend is nccl: this program was built without NCCL; build it where nvcc, nccl.h and "
+      "a "
+      "torch with CUDA are installed, or use comm.backend = mpi or threads");
 }
 
 }  // namespace sluice

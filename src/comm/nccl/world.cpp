@@ -19,7 +19,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kLook{20};  // between two looks for a failure
 
-// Of the whole run: the first one counts.
+// The first failure of the run.
 class Failure {
  public:
   void set(const CommError& error) {
@@ -59,8 +59,8 @@ class Channel {
   // All outlive it. `peer` is a world rank.
   Channel(const Gpu& gpu, const LinkEnd& end, int peer, Failure& failure)
       : gpu_(gpu), end_(end), peer_(peer), failure_(failure), thread_([this](auto stop) {
-          // Of a link that is let go of the streams go on with what may not have arrived: the
-          // failure is known before. Each thread does it for its own, beside the others.
+          // Destroying the link lets streams go on with data that may not have arrived, so the
+          // failure is set first. Each thread destroys its own link, at the same time as others.
           std::unique_ptr<GpuLink> link;
           try {
             run(link, stop);
@@ -110,7 +110,7 @@ class Channel {
     while (busy()) {
       failure_.throw_if_set();
       if (Clock::now() >= end)
-        throw CommError(fmt::format("the GPU is not through with its messages with rank {} after "
+        throw CommError(fmt::format("the GPU has not finished its messages with rank {} after "
                                     "{:.1f} s",
                                     peer_, static_cast<double>(deadline.count()) / 1000),
                         peer_);
@@ -125,7 +125,7 @@ class Channel {
   }
 
  private:
-  // What goes next: a side, or of a rank with itself two that match.
+  // What moves next: one side or, between a rank and itself, two that match.
   struct Job {
     std::shared_ptr<Side> send, receive;
   };
@@ -229,8 +229,8 @@ class GpuWorld {
   int num_groups_ = 0;
 };
 
-// A message of GPU memory. The same message of `control` has its size: who sends says so, who
-// receives compares. So an announcement is under way for every one, in the same order.
+// A message of GPU memory. A message of `control`, in the same order, announces its size; the
+// receiver compares that with its own.
 class GpuTransfer : public Transfer {
  public:
   GpuTransfer(GpuWorld& world, Communicator& control, Channel& channel, Lane lane, int peer,
@@ -248,7 +248,7 @@ class GpuTransfer : public Transfer {
     if (finished_) return;
     // A run that goes on without a message has failed. Other streams may wait for this one and it
     // for them, so that all of them are ended.
-    world_.failure().set(failure_of(side_->name.rank, "a message was given up"));
+    world_.failure().set(failure_of(side_->name.rank, "a message was dropped"));
     world_.stop();
   }
 
@@ -359,8 +359,8 @@ class GpuCommunicator : public Communicator {
   std::vector<LinkId> ids_;  // by sender, lane and receiver
 };
 
-// A barrier with more patience than a wait: who still waits for a message at its deadline knows
-// more, and is to speak first.
+// A barrier that waits longer than a message may: a rank that still waits for a message at its
+// deadline knows more, and reports first.
 void meet_at_the_end(Communicator& control, milliseconds deadline) {
   std::vector<Request> requests;
   for (int peer = 0; peer < control.size(); ++peer) {

@@ -176,7 +176,7 @@ class World {
       text = error.what();
     } catch (...) {  // the failure says what there is to say
     }
-    say("sluice: {}\nsluice: did not come back: rank {}\n", text, hung);
+    say("sluice: {}\nsluice: did not stop: rank {}\n", text, hung);
     std::_Exit(static_cast<int>(failure_->code()));
   }
 
@@ -187,8 +187,8 @@ class World {
  private:
   RankState& rank(int r) { return ranks_[static_cast<std::size_t>(r)]; }
 
-  // Only the first failure counts: it is the cause of the others. Who met it may say more of it
-  // on the way out: where it was, for one.
+  // Only the first failure counts: it is the cause of the others. The rank that failed may add to
+  // it on the way out, such as the op where it was.
   void set_failure(const CommError& error, int thrown_by, std::exception_ptr cause) {
     if (failure_ && thrown_by != failed_rank_) return;
     cause_ = std::move(cause);
