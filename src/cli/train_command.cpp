@@ -108,7 +108,6 @@ ExitCode run(const Flags& flags) {
     training_run.predicted_peak_bytes.push_back(
         static_cast<std::int64_t>(predicted.devices[device].peak_bytes));
   }
-  training_run.stop = &stop_on_signals(prints_for_all());
   training_run.rollback = flags.rollback;
   Progress progress(config);
   training_run.on_step = [&](const StepMetrics& metrics, bool logged) {
@@ -123,6 +122,8 @@ ExitCode run(const Flags& flags) {
     const auto stream = devices.take(world.rank());
     TrainingRun mine = training_run;
     mine.threads_per_rank = threads_per_rank(world);
+    // Not before: mpirun also ends those that wait for a rank that could not start.
+    mine.stop = &stop_on_signals(prints_for_all());
     if (world.rank() == 0) {
       for (const std::string& line : banner(setup, data, mine.threads_per_rank, devices.text()))
         progress.note(line);
