@@ -77,4 +77,20 @@ int lstat64(const char* __restrict path, struct stat64* __restrict status) {
   return fails("lstat", path) ? -1
                               : next<int(const char*, struct stat64*)>("lstat64")(path, status);
 }
+
+// What a compiler with _FORTIFY_SOURCE calls instead.
+int __open_2(const char* path, int flags) {
+  return fails("open", path) ? -1 : next<int(const char*, int)>("__open_2")(path, flags);
+}
+int __open64_2(const char* path, int flags) {
+  return fails("open", path) ? -1 : next<int(const char*, int)>("__open64_2")(path, flags);
+}
+ssize_t __pread_chk(int fd, void* into, size_t size, off_t offset, size_t room) {
+  using Checked = ssize_t(int, void*, size_t, off_t, size_t);
+  return fails("pread", fd) ? -1 : next<Checked>("__pread_chk")(fd, into, size, offset, room);
+}
+ssize_t __pread64_chk(int fd, void* into, size_t size, off_t offset, size_t room) {
+  using Checked = ssize_t(int, void*, size_t, off_t, size_t);
+  return fails("pread", fd) ? -1 : next<Checked>("__pread64_chk")(fd, into, size, offset, room);
+}
 }
