@@ -124,12 +124,16 @@ void PricingFlags::add_reduce_time(CLI::App& app) {
 }
 
 void PricingFlags::check() const {
-  if (!costs_file.empty() && (times_given || comm > 0 || reduce_time > 0 || !contention.empty()))
-    throw user_error("--costs and {} are both given: the costs file holds both; leave one out",
-                     times_given           ? times_flag
-                     : comm > 0            ? "--comm"
-                     : !contention.empty() ? "--contention"
-                                           : "--reduce-time");
+  const std::string other = times_given           ? times_flag
+                            : comm > 0            ? "--comm"
+                            : !contention.empty() ? "--contention"
+                            : reduce_time > 0     ? "--reduce-time"
+                                                  : "";
+  if (!costs_file.empty() && !other.empty())
+    throw user_error(
+        "--costs '{}' and {} are both given: a costs file already says what {} says; leave "
+        "one out",
+        costs_file, other, other);
 }
 
 std::string measured_on_note(const std::string& file, const Costs& costs) {

@@ -160,8 +160,10 @@ CommError deadline_error(const MessageName& message, std::chrono::milliseconds w
   while (seen.insert(guilty).second) {
     const Blocked next = blocked(guilty);
     if (next.peer < 0) {
-      text += fmt::format("; rank {} waits for nobody: it hangs, or is slower than the deadline",
-                          guilty);
+      text += fmt::format(
+          "; rank {} waits for nobody: it hangs, or needs more than "
+          "comm.train_timeout_seconds",
+          guilty);
       return CommError(text, guilty);
     }
     text += fmt::format("; rank {} waits for rank {} (\"{}\")", guilty, next.peer, next.label);

@@ -1,8 +1,8 @@
 // The Communicator: how the ranks of one run talk. It moves raw bytes between ordered pairs of
 // ranks; between one such pair messages arrive in the order they were sent. Everything else
-// (barrier, broadcast, gathering) is built here, once, from send and recv. The versions are
-// threads/ (all ranks in one process), mpi/ (processes), nccl/ (on top of one of these, for memory
-// of GPUs) and fault.h (a wrapper that breaks things on purpose).
+// (barrier, broadcast, gathering) is built here, once, from send and recv. The implementations are
+// threads/ (all ranks in one process), mpi/ (processes), nccl/ (on top of one of these, for GPU
+// memory) and fault.h (a wrapper that breaks things on purpose).
 //
 // Threads: a Communicator and its requests belong to one thread, that of its rank.
 // Errors: a run fails as a whole. When a rank throws, dies or hangs, every wait of every
@@ -25,7 +25,7 @@
 namespace sluice {
 
 // What went wrong between ranks, in one line that names them. guilty() is the world rank that
-// failed or was waited for; code() its exit code, and `temporary` for one that died or hung.
+// failed or was waited for; code() is its exit code, or `temporary` if it died or hung.
 class CommError : public std::runtime_error {
  public:
   CommError(const std::string& what, int guilty, ExitCode code = ExitCode::temporary)
@@ -42,8 +42,8 @@ struct CommOptions {
   std::chrono::milliseconds deadline{100'000};  // of every single wait
 };
 
-// One message under way, as a version of the Communicator keeps it. Destroying one that is not
-// finished withdraws it: afterwards its bytes are not touched any more.
+// One message under way, as an implementation of the Communicator keeps it. Destroying an
+// unfinished one withdraws it: afterwards its bytes are no longer touched.
 class Transfer {
  public:
   virtual ~Transfer() = default;
@@ -51,9 +51,9 @@ class Transfer {
   virtual bool test() = 0;
 };
 
-// A send or recv that was posted. The bytes it was given must stay valid, and for a send
-// unchanged, until it was waited for or destroyed. An empty request counts as finished. To drop one
-// unfinished is right only on the way out of an error: no message can follow it in its pair.
+// A posted send or recv. Its bytes must stay valid, and for a send unchanged, until it has been
+// waited for or destroyed. An empty request counts as finished. Drop an unfinished one only when
+// leaving because of an error: no message can follow it between these two ranks.
 class Request {
  public:
   Request() = default;
@@ -65,7 +65,7 @@ class Request {
   std::unique_ptr<Transfer> transfer_;
 };
 
-// Messages of one lane never meet those of another: a barrier may come while receives are posted.
+// Messages of different lanes never mix, so a barrier may run while receives are posted.
 enum class Lane { messages, collectives };
 inline constexpr int kNumLanes = 2;
 
@@ -81,9 +81,9 @@ class Communicator {
   const std::vector<int>& world_ranks() const { return world_ranks_; }
 
   // Post a message, to or from a rank of this communicator (itself included). Neither blocks for
-  // the peer: a send may finish only once the receive was posted, so a rank that sends and receives
-  // posts both before it waits. `label` (an op such as 3F2) names the message in errors. The sizes
-  // of the two sides must be equal, else the wait throws a CommError with both.
+  // the peer. A send may finish only once its receive is posted, so a rank that sends and receives
+  // posts both before it waits. `label` (an op such as 3F2) names the message in errors. Both sides
+  // must give the same size, else the wait throws a CommError that names both sizes.
   Request send(int to, std::span<const std::byte> bytes, std::string_view label) {
     return post_send(Lane::messages, to, bytes, label);
   }
@@ -110,7 +110,7 @@ class Communicator {
   // Whether the bytes of a message may lie in the memory of a GPU.
   virtual bool moves_device_memory() const { return false; }
 
-  // What a version provides; send and recv for everybody else.
+  // What an implementation provides: a send or a recv on the given lane.
   virtual Request post_send(Lane lane, int to, std::span<const std::byte> bytes,
                             std::string_view label) = 0;
   virtual Request post_recv(Lane lane, int from, std::span<std::byte> bytes,
@@ -126,14 +126,15 @@ class Communicator {
   // while sends are under way calls it first; else the others may hear only that it dropped them.
   virtual void fail(const std::exception_ptr& cause) = 0;
 
-  // Throws the CommError of a run that has failed: for who waits for something else than messages.
+  // Throws the CommError of a run that has failed. For code that waits for something other than
+  // messages.
   virtual void throw_if_failed() = 0;
 
  protected:
   Communicator(int rank, std::vector<int> world_ranks);
   int world_rank(int rank) const;  // checked
-  // What group() does first and last: the caller's place among `ranks` (-1 if none), and the
-  // agreement of the members.
+  // The first and the last step of group(): finding the caller's place among `ranks` (-1 if none),
+  // and checking that the members agree.
   int place_among(std::span<const int> ranks) const;
   static void check_agreement(Communicator& group, int number);
 
@@ -142,7 +143,7 @@ class Communicator {
   std::vector<int> world_ranks_;
 };
 
-// A message as error texts know it: always seen from the rank that waits.
+// A message as error texts describe it, always from the view of the rank that waits.
 struct MessageName {
   bool is_send = false;
   int rank = 0;  // world ranks
@@ -157,15 +158,16 @@ struct Blocked {
   std::string label;
 };
 
-// The error of a wait that reached its deadline. It follows who waits for whom from the peer on, so
-// that the rank at the end of the chain is named, and is the guilty one.
+// The error of a wait that reached its deadline. From the peer on, it follows the chain of who
+// waits for whom. The rank at the end is the guilty one; in a deadlock, the peer.
 CommError deadline_error(const MessageName& message, std::chrono::milliseconds waited,
                          const std::function<Blocked(int rank)>& blocked);
 CommError size_error(const MessageName& receive, std::size_t sent_bytes);
 // The exit code of a program that ends by `cause`: the error's own where it has one, temporary
 // where memory ran out, else internal.
 ExitCode exit_code_of(const std::exception_ptr& cause);
-// The error all other ranks see when `rank` failed for `reason`, of which the first line counts.
+// The error all other ranks see when `rank` failed for `reason`. Only the first line of `reason` is
+// used.
 CommError failure_of(int rank, std::string_view reason, ExitCode code = ExitCode::temporary);
 // The same for what `rank` threw.
 CommError failure_of(int rank, const std::exception_ptr& cause);

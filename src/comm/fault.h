@@ -1,4 +1,4 @@
-// A Communicator that breaks things on purpose, at a chosen call: what tests put between a program
+// A Communicator that breaks things on purpose, at a chosen call. Tests put it between a program
 // and its real Communicator.
 #pragma once
 
@@ -20,7 +20,7 @@ struct Fault {
   std::chrono::milliseconds delay{0};
 };
 
-// `inner` with one fault. Only the world is wrapped this way; groups made from it are part of it.
+// `inner` with one fault. Wrap only the world; groups made from it are then wrapped, too.
 // REQUIRES: `inner` outlives it.
 std::unique_ptr<Communicator> with_fault(Communicator& inner, const Fault& fault);
 

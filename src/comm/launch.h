@@ -18,14 +18,14 @@ using Environment = std::function<const char*(const char* name)>;  // std::geten
 
 // What the launcher says, or nothing where there is none: OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK};
 // PMIX_RANK; PMI_{RANK,SIZE}; SLURM_{PROCID,STEP_NUM_TASKS,LOCALID}. Throws a UserError for values
-// that are no ranks, for a rank without a size, and for sets that contradict each other. Slurm's
+// that are not ranks, for a rank without a size, and for sets that contradict each other. Slurm's
 // set counts only where srun started a step: a batch script has a SLURM_PROCID, too, and is one
-// process. It is not held against OpenMPI's: under mpirun inside an allocation it describes
+// process. It is not compared with OpenMPI's: under mpirun inside an allocation it describes
 // mpirun's daemon.
 std::optional<Launch> discover_launch(const Environment& environment);
 
-// Throws a UserError unless the rank and size that the library found are the launcher's: the sign
-// of a program that was built against another MPI than the mpirun that started it.
+// Throws a UserError if the rank and size that the MPI library found are not the launcher's. That
+// is the sign of a program built against a different MPI than that of the mpirun that started it.
 void check_launch(const std::optional<Launch>& launch, int rank, int size);
 
 }  // namespace sluice

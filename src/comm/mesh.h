@@ -54,7 +54,7 @@ class Mesh {
   Communicator& replica_group() const { return *replica_.use; }
 
  private:
-  // The world itself where the axis is all there is.
+  // The world itself if the group holds all ranks.
   struct Group {
     std::unique_ptr<Communicator> own;
     Communicator* use = nullptr;

@@ -73,7 +73,7 @@ at::Tensor keys_of(const at::Tensor& x, const Piece& piece, std::int64_t heads) 
   return shared == 1 ? part : part.repeat_interleave(shared, 1);
 }
 
-// The gradient of shared keys, by query head, as that of the keys.
+// Sums a gradient by query heads over the query heads that share a key head.
 at::Tensor of_shared(const at::Tensor& gradient, std::int64_t kv_heads) {
   const std::int64_t shared = gradient.size(1) / kv_heads;
   if (shared == 1) return gradient;
@@ -119,7 +119,7 @@ AttentionOutput attention(const AttentionInput& input, const Documents& document
   if (in_few_calls(input, documents)) return attention_cuda(input, documents, bounds);
   const at::Tensor& q = input.q;
   const std::vector<Piece> pieces = pieces_of(input, documents, bounds);
-  if (pieces.size() == 1) {  // of all rows; where a document starts with the slice, of a later part
+  if (pieces.size() == 1) {  // covers all rows; part > 0 if a document starts with a later slice
     const Piece& piece = pieces[0];
     return call(q, keys_of(input.keys[piece.part], piece, q.size(1)),
                 keys_of(input.values[piece.part], piece, q.size(1)), piece.causal);

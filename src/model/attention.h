@@ -1,8 +1,8 @@
-// Attention over slices and documents. The queries of one slice see the keys of its own document:
-// those of earlier slices in whole, those of its own slice up to themselves, or, both ways, all of
-// them (then there is one slice). Each part is one call;
-// parts are merged by their log-sum-exp, and the backward of every part takes the merged output and
-// statistics, so memory stays linear in length and nothing is kept twice.
+// Attention over slices and documents. A query sees only keys of its own document: all of those in
+// earlier slices, and those in its own slice up to its own position. With attention both ways it
+// sees all of them, and there must be one slice. Each part is one call. Parts are merged by their
+// log-sum-exp, and the backward of every part takes the merged output and statistics, so memory
+// stays linear in the length and nothing is kept twice.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -39,8 +39,8 @@ struct AttentionOutput {
 AttentionOutput attention(const AttentionInput& input, const Documents& documents,
                           const SliceBounds& bounds);
 
-// Gradients: dq of this slice; into key_gradients[j] and value_gradients[j] (fp32, j = 0..c) the
-// contributions of this slice's queries are added. They may be undefined where one call gives all.
+// Returns dq of this slice. Adds to key_gradients[j] and value_gradients[j] (fp32, j = 0..c) what
+// this slice's queries contribute. These may be undefined where one call computes them whole.
 at::Tensor attention_backward(const at::Tensor& d_out, const AttentionInput& input,
                               const AttentionOutput& output, const Documents& documents,
                               const SliceBounds& bounds, std::vector<at::Tensor>& key_gradients,

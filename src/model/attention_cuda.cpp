@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-// The first `count` slices, one behind the other.
+// The first `count` slices, one after the other.
 at::Tensor joined(const std::vector<at::Tensor>& parts, std::size_t count) {
   return count == 1 ? parts[0] : cuda::join_tokens(std::span(parts).first(count));
 }

@@ -1,5 +1,5 @@
-// Attention on a GPU: what model/attention.h promises, in as few calls as the kernels allow. The
-// keys of all earlier slices are one part, those of the own slice another.
+// Attention on a GPU: the same as in model/attention.h, in as few calls as the kernels allow. The
+// keys of all earlier slices are one part, and those of the slice itself another.
 #pragma once
 
 #include "cuda/functions.h"
@@ -9,12 +9,14 @@ namespace sluice {
 
 AttentionOutput attention_cuda(const AttentionInput& input, const Documents& documents,
                                const SliceBounds& bounds);
-// Whether a GPU takes all of it in a few calls; packed documents it does in half precision only.
+// Whether a GPU computes all of it in a few calls. For packed documents it does so in half
+// precision only.
 bool in_few_calls(const AttentionInput& input, const Documents& documents);
 
-// The gradients of q, k and v of this slice, each the sum of both. What this slice's queries
-// contribute to the keys and values of earlier slices is added to theirs, as in attention_backward,
-// and those of later ones are in `more`; undefined gradients are made.
+// The gradients of q, k and v of this slice, each the sum of `own` and `more`. What this slice's
+// queries contribute to the keys and values of earlier slices is added to their gradients, as in
+// attention_backward; undefined ones are created. What later slices have contributed to this
+// slice's keys and values is in `more`.
 struct AttentionGradients {
   cuda::HeadGradients own, more;
 };

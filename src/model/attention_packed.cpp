@@ -11,8 +11,8 @@
 namespace sluice {
 namespace {
 
-// Log-sum-exp of a query that counts for nothing: what it gives to any key is exp(-1e30), that is
-// zero, whatever else its row holds.
+// The log-sum-exp of a padding query. Its weight for any key is exp(-1e30), which is zero, whatever
+// else its row holds.
 constexpr float kNoWeight = 1e30F;
 
 // (B, heads, n, head_dim) -> (B n, heads, head_dim) and back.
@@ -21,13 +21,13 @@ at::Tensor from_rows(const at::Tensor& rows, std::int64_t num_sequences) {
   return rows.unflatten(0, {num_sequences, rows.size(0) / num_sequences}).transpose(1, 2);
 }
 
-// Without values, heads side by side.
+// Uninitialised, with the heads of each token side by side in memory.
 at::Tensor empty_heads(const at::Tensor& like) {
   return at::empty({like.size(0), like.size(2), like.size(1), like.size(3)}, like.options())
       .transpose(1, 2);
 }
 
-// Flash attention takes heads of a multiple of 8.
+// Flash attention needs a head size that is a multiple of 8.
 at::Tensor padded(const at::Tensor& rows) {
   const std::int64_t rest = rows.size(2) % 8;
   return rest == 0 ? rows : at::constant_pad_nd(rows, {0, 8 - rest}, 0);
@@ -35,8 +35,8 @@ at::Tensor padded(const at::Tensor& rows) {
 
 double scale_of(const at::Tensor& q) { return 1 / std::sqrt(static_cast<double>(q.size(3))); }
 
-// Calls each(sequence, j, from, to, row): rows [from, to) of slice j, counted from the start of the
-// sequence, are seen by queries of slice `slice` and lie at `row` among all that they see.
+// Calls each(sequence, j, from, to, row): queries of slice `slice` see rows [from, to) of slice j
+// of a sequence, which start at `row` among all rows that they see.
 template <typename Each>
 std::int64_t for_seen_rows(const PackedCalls& calls, const SliceBounds& bounds, std::size_t slice,
                            const Each& each) {
@@ -66,7 +66,8 @@ at::Tensor seen_rows(const std::vector<at::Tensor>& parts, const PackedCalls& ca
   return rows;
 }
 
-// The gradient of seen rows: that of earlier slices is added to theirs -> that of the own slice.
+// Takes the gradient of all seen rows. Adds the part of earlier slices to `totals` and returns the
+// part of the slice itself.
 at::Tensor own_gradient(const at::Tensor& rows, const at::Tensor& own, const PackedCalls& calls,
                         const SliceBounds& bounds, std::vector<at::Tensor>& totals) {
   if (!calls.earlier_keys) return from_rows(rows, own.size(0));
@@ -89,7 +90,8 @@ at::Tensor rows_of(const at::Tensor& x, const LongDocument& document) {
       .slice(2, document.begin, document.begin + document.length);
 }
 
-// The heads of `x` as they would lie in rows of so many elements, from its own place + `offset` on.
+// A view of memory at `place` + `offset`, in the shape of the heads of `x`: `num_rows` rows of
+// `row` elements.
 at::Tensor heads_in_rows(const at::Tensor& x, const at::Tensor& place, std::int64_t row,
                          std::int64_t num_rows, std::int64_t offset) {
   const std::int64_t heads = x.size(1), size = x.size(3);
@@ -97,9 +99,10 @@ at::Tensor heads_in_rows(const at::Tensor& x, const at::Tensor& place, std::int6
                           place.storage_offset() + offset);
 }
 
-// The rows of a long document's call, of tensors (B, heads, n, head_dim) that lie side by side in
-// rows of memory. cuDNN's plans depend on strides, and those here depend on the length alone: what
-// lies otherwise, or has no such many rows behind the document, is copied into rows like these.
+// The rows of a long document's call, taken from tensors (B, heads, n, head_dim) that lie side by
+// side in rows of memory. cuDNN's plans depend on strides, so the strides here depend on the length
+// alone: tensors that lie differently, or have too few rows after the document, are copied into
+// rows like these.
 std::vector<at::Tensor> call_rows(const std::vector<at::Tensor>& all,
                                   const LongDocument& document) {
   const std::int64_t sequences = all[0].size(0), length = all[0].size(2);
@@ -154,7 +157,7 @@ void compute_long_backward(const at::Tensor& d_out, const AttentionInput& input,
   rows_of(gradients.dv, document).copy_(dv.slice(2, 0, document.length));
 }
 
-// The length of the call for a document with so many tokens in a slice; 0: it is not long.
+// The length of the call for a document with `length` tokens in a slice; 0: it is not long.
 std::int64_t padded_length(const std::vector<std::int64_t>& lengths, std::int64_t length) {
   if (lengths.empty() || length < lengths.front()) return 0;
   const auto found = std::lower_bound(lengths.begin(), lengths.end(), length);
@@ -188,10 +191,10 @@ std::vector<std::int64_t> long_lengths(const SliceBounds& bounds, std::int64_t s
 std::vector<std::int64_t> long_lengths(const ModelShape& shape, std::int64_t tensor,
                                        at::ScalarType dtype, const SliceBounds& bounds,
                                        std::int64_t shortest) {
-  if (shape.encoder() || shape.heads == 0) return {};  // layers of one's own may have no heads
+  if (shape.encoder() || shape.heads == 0) return {};  // the user's own layers may have no heads
   const LocalShape local = local_shape(shape, tensor);
   if (!cuda::takes_cudnn(dtype, local.head_dim)) return {};
-  // Attention kernels count what lies between two elements in 32 bits.
+  // Attention kernels compute the distance between two elements in 32 bits.
   return long_lengths(bounds, shortest, std::numeric_limits<std::int32_t>::max() / local.qkv_dim());
 }
 
@@ -229,15 +232,15 @@ PackedCalls packed_calls(const Documents& documents, const SliceBounds& bounds, 
       calls.max_keys = std::max(calls.max_keys, to - first);
     }
   }
-  // One query each would be taken for a batch of so many sequences, which it is only without
-  // others.
+  // If the maximum is 1, flash attention assumes exactly one query in every entry. That is true
+  // only without long documents.
   if (calls.max_queries == 1 && !calls.long_documents.empty()) calls.max_queries = 2;
   return calls;
 }
 
 PackedDocuments packed_documents(PackedCalls calls, at::Device device) {
   PackedDocuments packed;
-  // From pinned memory, so that nobody waits for what the GPU does at the moment.
+  // From pinned memory, so that the host does not wait for the GPU's current work.
   const auto upload = [&](const std::vector<std::int32_t>& lengths) {
     const at::Tensor here = at::tensor(lengths, at::kInt);
     return device.is_cuda() ? here.pin_memory().to(device, true) : here;
@@ -326,7 +329,7 @@ void make_attention_plans(const std::vector<std::int64_t>& lengths, const LocalS
                          at::empty({1, shape.heads, longest}, options.dtype(at::kFloat))};
   cuda::HeadGradients gradients{empty_heads(input.q), empty_heads(input.keys[0]),
                                 empty_heads(input.keys[0])};
-  // The longest first: the memory of its call will do for the others.
+  // The longest first: the others can reuse the memory of its call.
   for (auto length = lengths.rbegin(); length != lengths.rend(); ++length) {
     const LongDocument document{.length = *length, .padded = *length};
     compute_long(input, document, output);

@@ -16,9 +16,9 @@ namespace {
 
 constexpr double kDeviation = 0.02;
 
-// The allocations of this thread that are still alive, while a DebugInfoGuard has it in place.
-// Autograd's saved tensors cannot be listed from C++, but what F allocated and did not free is
-// held by the graph.
+// Tracks the live allocations of this thread while a DebugInfoGuard has it installed. Autograd's
+// saved tensors cannot be listed from C++, but what F allocated and did not free is held by the
+// graph.
 class LiveAllocations final : public c10::MemoryReportingInfoBase {
  public:
   void reportMemoryUsage(void* pointer, std::int64_t size, std::size_t, std::size_t,
@@ -74,7 +74,7 @@ std::string described(const at::Tensor& tensor) {
   return fmt::format("{} ({})", toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
 }
 
-// What torch has to say about the user's module, without its stack.
+// Torch's error about the user's module, without the stack trace.
 UserError module_error(std::int64_t layer, const char* when, const c10::Error& error) {
   std::string text = error.what_without_backtrace();
   text = text.substr(0, text.find('\n'));
@@ -109,7 +109,7 @@ AutogradLayer::AutogradLayer(const LayerOptions& options, OwnModule module)
     parameter.gradient = at::zeros(
         tensor.sizes(), tensor.options().dtype(options.kind.gradient_dtype).requires_grad(false));
     parameter.decay = tensor.dim() > 1;
-    // A number on its own is one row.
+    // A scalar counts as one row.
     parameter.shard =
         whole_shard(tensor.dim() > 0 ? tensor.sizes().vec() : std::vector<std::int64_t>{1});
     initialise(parameter.value, options.seed, parameter.name);
@@ -158,7 +158,7 @@ at::Tensor AutogradLayer::forward(const at::Tensor& x, LayerState& state,
   GraphState::Slice& slice = slice_of(state, context);
   slice.input = as_sequences(x.detach(), context).detach().set_requires_grad(true);
   const auto live = std::make_shared<LiveAllocations>();
-  at::Tensor out;  // of the same storage as the module's output, and no part of the graph
+  at::Tensor out;  // shares the storage of the module's output, but is not part of the graph
   {
     const at::AutoGradMode with_graph(true);
     const c10::DebugInfoGuard observed(c10::DebugInfoKind::PROFILER_STATE, live);
@@ -170,7 +170,7 @@ at::Tensor AutogradLayer::forward(const at::Tensor& x, LayerState& state,
     out = y.tensor_data();
   }
   slice.held_bytes = held_bytes(slice.input) + live->total();
-  // The output counts where the graph needs it as well; otherwise it is the next layer's.
+  // The output counts only if the graph needs it too; otherwise it belongs to the next layer.
   if (out.storage().use_count() == 1) slice.held_bytes -= live->size_of(out.storage().data());
   return as_tokens(out);
 }

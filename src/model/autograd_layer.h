@@ -1,7 +1,7 @@
 // A module of the user's own as a pipeline layer. F runs it under autograd and keeps the graph, I
-// runs its whole backward, W has nothing left to do. Needs whole sequences and whole documents,
-// unless it says that it treats every token alone. What it keeps is measured, not predicted, and
-// recomputation levels do not apply.
+// runs its whole backward, W has nothing left to do. Sequences must not be cut into slices and must
+// hold one document each, unless the module says that it treats every token on its own. What it
+// keeps is measured, not predicted, and recomputation levels do not apply.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -24,8 +24,9 @@ struct OwnModule {
   std::vector<std::pair<std::string, at::Tensor>> parameters = {};  // by the module's own names
   // No token looks at another: slices and packed documents are allowed.
   bool token_by_token = false;
-  // Gives a parameter its first value, which may depend on nothing but the seed and the name.
-  // Empty: matrices normal with deviation 0.02, vectors one, those named bias zero.
+  // Gives a parameter its first value, which may depend only on the seed and the name. Empty:
+  // matrices are normally distributed with deviation 0.02; vectors are one, or zero if their name
+  // ends in "bias".
   std::function<void(at::Tensor& value, std::uint64_t seed, const std::string& name)> initialise =
       {};
 };
@@ -53,7 +54,7 @@ class AutogradLayer final : public Layer {
   std::vector<Parameter> parameters_;
 };
 
-// Wraps a torch::nn module with `Tensor forward(Tensor)`; what else OwnModule holds may be given.
+// Wraps a torch::nn module with `Tensor forward(Tensor)`. `own` may give the rest of OwnModule.
 template <typename Module>
 std::unique_ptr<Layer> wrap_module(const LayerOptions& options, std::shared_ptr<Module> module,
                                    OwnModule own = {}) {

@@ -17,7 +17,7 @@ at::Tensor split_heads(const at::Tensor& x, const SliceContext& c, std::int64_t 
       x.unflatten(1, {heads, x.size(1) / heads}).unflatten(0, {c.num_sequences, c.length()});
   return x.is_cuda() ? split.transpose(1, 2) : split.transpose(1, 2).contiguous();
 }
-// The same values without the larger tensor that they may be a part of.
+// The same values, copied if they are part of a larger tensor.
 at::Tensor alone(const at::Tensor& x) {
   const bool part = x.storage().nbytes() > x.nbytes();
   return part ? x.transpose(1, 2).contiguous().transpose(1, 2) : x;
@@ -72,8 +72,8 @@ Block::Block(const LayerOptions& options)
       tensor_(options.tensor),
       local_(local_shape(options.shape, options.tensor.size())),
       label_(fmt::format("layer {}", options.layer)) {
-  // A decoder's branches start smaller, so that the sum over the depth stays of one size; an
-  // encoder's norms see to that.
+  // A decoder's residual branches start smaller, so that their sum does not grow with the depth. In
+  // an encoder the norms prevent that.
   const double deviation = 0.02;
   const double residual = shape_.encoder()
                               ? deviation
@@ -135,15 +135,15 @@ AttentionInput Block::attention_input(const BlockState& state, std::size_t slice
   return input;
 }
 
-// q, k, v; and, where the output is not at hand, attention.
+// Computes q, k and v, and attention unless its output is held already.
 void Block::attend(BlockStash& stash, BlockState& state, const SliceContext& context) const {
   at::Tensor qkv = linear(gathered(qkv_input(stash), context), qkv_);
   const bool rotates = shape_.family == ModelFamily::llama;
-  if (rotates && qkv.is_cuda())  // all of them where they are
+  if (rotates && qkv.is_cuda())  // all heads of q and k, in place
     cuda::rotate(qkv, local_.heads + local_.kv_heads, local_.head_dim,
                  context.rotation.cosine.flatten(0, 2), context.rotation.sine.flatten(0, 2));
   auto parts = qkv.split_with_sizes({local_.q_dim(), local_.kv_dim(), local_.kv_dim()}, 1);
-  // Attention kernels count what lies between two elements in 32 bits.
+  // Attention kernels compute the distance between two elements in 32 bits.
   if (qkv.is_cuda() && qkv.numel() > std::numeric_limits<std::int32_t>::max())
     for (at::Tensor& part : parts)
       part = part.contiguous();
@@ -218,7 +218,7 @@ void Block::restore(BlockStash& stash, BlockState& state, const SliceContext& co
     normed = norm(next, stash.x2, statistics);
 }
 
-// Lets go of what the recomputation level does not keep.
+// Frees what the recomputation level does not keep.
 void Block::drop(BlockStash& stash, const SliceContext& context) const {
   const RecomputeLevel level = context.level;
   if (level >= RecomputeLevel::elementwise) {
@@ -234,7 +234,7 @@ void Block::drop(BlockStash& stash, const SliceContext& context) const {
   if (level >= RecomputeLevel::full) stash.o = stash.lse = at::Tensor();
 }
 
-// Gradient of the attention's output (T, q_dim) -> gradient of the qkv matmul's (T, qkv_dim).
+// Gradient of attention's output (T, q_dim) -> that of the qkv matmul's output (T, qkv_dim).
 at::Tensor Block::attention_grad(const at::Tensor& d_o, BlockState& state,
                                  const SliceContext& context) const {
   const BlockStash& stash = state.slices[context.slice];
@@ -258,7 +258,7 @@ at::Tensor Block::attention_grad(const at::Tensor& d_o, BlockState& state,
   if (in_few_calls(input, context.documents))
     return joined(attention_backward_cuda(d_heads, input, output, context.documents, context.bounds,
                                           state.d_keys, state.d_values));
-  // One document in one slice is one piece, whose gradients are the whole.
+  // One document in one slice is a single piece, which gives the whole gradients.
   const bool pieces = context.num_slices() > 1 || !context.documents.single();
   for (std::size_t j = 0; first && pieces && j <= context.slice; ++j) {
     const at::Tensor& k = state.slices[j].k;
@@ -297,7 +297,7 @@ at::Tensor Block::propagate(const at::Tensor& dy, LayerState& opened, const Slic
     stash.norm2 = norm_backward(norm2_, d_up_input, stash.x2, stash.s2, dy);
     stash.d_out = stash.norm2.input;
   }
-  // Room for attention, which takes the most.
+  // Frees memory for attention, which takes the most.
   d_up_input = at::Tensor();
   if (fused && !encoder) stash.x2 = stash.n2 = at::Tensor();
   const at::Tensor d_out = gathered(stash.d_out, context);
@@ -345,7 +345,7 @@ at::Tensor Block::input_grad(const at::Tensor& dy, LayerState& opened,
 
 void Block::weight_grad(LayerState& opened, const SliceContext& context) {
   BlockStash& stash = static_cast<BlockState&>(opened).slices[context.slice];
-  // What other ranks have of them moves while the gradients before are computed.
+  // Other ranks' rows of a tensor arrive while the weight gradients before it are computed.
   PendingTensor d_down = begin_gather(stash.d_down, context);
   PendingTensor up_in = begin_gather(up_input(stash), context);
   PendingTensor d_out = begin_gather(stash.d_out, context);

@@ -20,9 +20,10 @@
 
 namespace sluice {
 
-// What one F keeps (the activation memory of a block). T is all tokens of the slice, t those this
-// rank has between the matmuls; heads, up_dim and ffn_dim are this tensor rank's. Undefined tensors
-// are not held; which are is the recomputation level's choice after F, and what W needs after I.
+// What one F keeps (the activation memory of a block). T is all tokens of the slice, and t the
+// tokens that this rank has between the matmuls. heads, up_dim and ffn_dim are this tensor rank's.
+// Tensors that are not held are undefined. After F the recomputation level decides what is held;
+// after I, only what W needs is held.
 struct BlockStash {
   at::Tensor x;   // (t, dim) input
   at::Tensor n1;  // (t, dim) first norm's output
@@ -36,11 +37,11 @@ struct BlockStash {
   at::Tensor u;  // (T, up_dim) up projection
   at::Tensor a;  // (T, ffn_dim) activation
   at::Tensor z;  // (t, dim) sum after the MLP; in an encoder only
-  // After I, for W: of the matmuls' outputs.
+  // After I, for W: the gradients of the matmuls' outputs.
   at::Tensor d_qkv, d_out, d_u, d_down;
   NormGradients norm1, norm2;  // of the norms' weights; inputs undefined
 
-  // Element size times number over all held tensors.
+  // The bytes of all held tensors: element size times number of elements.
   std::int64_t bytes() const;
 };
 
@@ -86,9 +87,9 @@ class Block final : public Layer {
                        bool fused);
   void restore(BlockStash& stash, BlockState& state, const SliceContext& context) const;
   void restore_mlp(BlockStash& stash, const SliceContext& context) const;
-  // Whether the MLP is computed chunk by chunk over the tokens: nothing of it is kept, and all of
-  // it at once would take much memory. Forward: x2 and n2 -> y. Backward, with the gradients of the
-  // weights: dy -> gradient of n2.
+  // Whether the MLP is computed chunk by chunk over the tokens, because nothing of it is kept and
+  // all of it at once would take much memory. Forward: x2 and n2 -> y. Backward: dy -> gradient of
+  // n2; also adds to the gradients of the weights.
   bool mlp_in_chunks(const BlockStash& stash, const SliceContext& context) const;
   at::Tensor mlp_by_chunks(const BlockStash& stash) const;
   at::Tensor mlp_backward_by_chunks(const BlockStash& stash, const at::Tensor& dy);

@@ -1,4 +1,4 @@
-// The MLP of a block: whole, or on a GPU some tokens after the other.
+// The MLP of a block: all tokens at once, or on a GPU chunk by chunk.
 #include <algorithm>
 
 #include "cost/workspace.h"

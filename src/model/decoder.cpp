@@ -15,8 +15,8 @@ TensorKind untrained(TensorKind kind) {
   return kind;
 }
 
-// `all`, keys or values (1, heads, n, head_dim), grows by `more`. It lies in `room`, which is made
-// anew, twice as large as needed, where it is full.
+// Appends `more` to `all`, keys or values (1, heads, n, head_dim). `all` then lies in `room`. A
+// full `room` is replaced by one twice as large as needed.
 void append(at::Tensor& all, const at::Tensor& more, at::Tensor& room) {
   const std::int64_t length = all.size(2), end = length + more.size(2);
   if (!room.defined() || room.size(2) < end) {
@@ -43,7 +43,7 @@ void Decoder::restart() {
   length_ = 0;
 }
 
-// The first slice takes the keys and values of the second.
+// Appends the keys and values of the second slice to those of the first.
 void Decoder::join_slices(Fed& fed) {
   BlockStash& all = fed.state.slices[0];
   BlockStash& more = fed.state.slices[1];
@@ -55,8 +55,8 @@ void Decoder::join_slices(Fed& fed) {
 
 SliceContext Decoder::context_of(std::int64_t count) const {
   SliceContext context;
-  // Always the form of a cut sequence, since a layer keeps keys and values only where it is cut:
-  // all that was fed before and what comes now, or the latter and one token to come.
+  // Always two slices, since a layer keeps keys and values only of a cut sequence: all tokens fed
+  // before and those fed now, or at the start those fed now and one token to come.
   context.slice = length_ == 0 ? 0 : 1;
   context.bounds =
       length_ == 0 ? SliceBounds{0, count, count + 1} : SliceBounds{0, length_, length_ + count};
@@ -65,8 +65,8 @@ SliceContext Decoder::context_of(std::int64_t count) const {
   if (shape_.family == ModelFamily::llama)
     context.rotation = rotation(context.positions, shape_, kind_);
   if (kind_.on_gpu() && kind_.dtype != at::kFloat) {
-    // As packed documents, whose kernel takes any length at once. The other one makes a plan for
-    // each that it has not seen, and here every token brings one.
+    // As packed documents, whose kernel takes any length at once. The other kernel makes a plan for
+    // each new length, and here every token brings a new one.
     context.documents.starts = {{0}};
     context.documents.packed = std::make_shared<PackedDocuments>(packed_documents(
         packed_calls(context.documents, context.bounds, context.slice, {}), kind_.device));

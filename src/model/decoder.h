@@ -1,5 +1,6 @@
 // A whole decoder model in one process, for sampling: it takes the tokens of one sequence and gives
-// the logits of the next one. Keys and values are kept, so a further token costs the work of one.
+// the logits of the next one. Keys and values are kept, so each further token costs only its own
+// work.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -20,8 +21,9 @@ class Decoder {
   Decoder(const ModelShape& shape, const TensorKind& kind);
 
   // The next tokens of the sequence, at least one -> logits of the token after them: (vocab), fp32,
-  // where the model is.
-  // REQUIRES: tokens of the vocabulary, and no more in all than the model has learned positions.
+  // on the model's device.
+  // REQUIRES: tokens of the vocabulary, and in total no more than the model's learned positions, if
+  // it has any.
   at::Tensor feed(std::span<const std::int32_t> tokens);
   // The same, with the logits after each of the tokens, a few at a time from token `first` on:
   // (n, vocab), fp32, contiguous.
@@ -38,7 +40,7 @@ class Decoder {
 
   struct Fed {
     BlockState state;                 // keys and values of all tokens fed, in slice 0
-    at::Tensor key_room, value_room;  // where they lie once there were more than at first
+    at::Tensor key_room, value_room;  // their buffers from the second feed on
   };
   SliceContext context_of(std::int64_t count) const;  // of the next tokens
   static void join_slices(Fed& fed);
@@ -47,7 +49,7 @@ class Decoder {
   TensorKind kind_;
   Embedding embedding_;
   std::vector<Block> blocks_;
-  std::vector<Fed> fed_;  // by each block
+  std::vector<Fed> fed_;  // per block
   Head head_;
   std::int64_t length_ = 0;
 };

@@ -11,7 +11,7 @@ namespace {
 constexpr double kDeviation = 0.02;
 
 // d loss / d logits of a chunk: softmax minus the target, zero where there is no loss. `own` are
-// the targets among the words of these logits, -1 where they are elsewhere.
+// the targets as indices into these logits, -1 for words of other ranks.
 at::Tensor logits_gradient(const at::Tensor& logits, const at::Tensor& lse,
                            const at::Tensor& targets, const at::Tensor& own, double scale) {
   at::Tensor gradient = (logits - lse.unsqueeze(1)).exp_();
@@ -20,10 +20,10 @@ at::Tensor logits_gradient(const at::Tensor& logits, const at::Tensor& lse,
   return gradient.mul_(targets.ge(0).unsqueeze(1)).mul_(scale);
 }
 
-// gradient[rows[n]] += d_rows[n], which are fp32 on the CPU. What several of them add to one row is
-// added up first, so that a microbatch adds one number to each element, as it does everywhere:
-// whoever adds up microbatches, the result has the same bits. So it is on a GPU only where it is
-// `shared`: by tensor ranks, which each compute it and have to stay equal.
+// gradient[rows[n]] += d_rows[n], which are fp32 on the CPU. What goes to the same row is summed
+// first, so that a microbatch adds one number to each element, as everywhere else. Then the result
+// has the same bits, whoever adds up the microbatches. A GPU does this only for narrow gradients,
+// and for those `shared` by tensor ranks, which each compute the gradient and have to stay equal.
 void add_rows(at::Tensor& gradient, const at::Tensor& rows, const at::Tensor& d_rows,
               bool shared = false) {
   if (gradient.is_cuda() && gradient.scalar_type() == at::kFloat && !shared)
@@ -67,7 +67,7 @@ Embedding::Embedding(const ModelShape& shape, std::uint64_t seed, const TensorKi
     norm_ = make_norm(shape, kind, "embedding_norm", tensor.shared({shape.dim}, true), parameters_);
 }
 
-// Zero for words that other ranks have.
+// Rows of zeros for words of other ranks.
 at::Tensor Embedding::lookup(const at::Tensor& tokens) const {
   if (tensor_.size() == 1) return table_.index_select(0, tokens);
   const at::Tensor here = tokens.ge(words_.begin).logical_and_(tokens.lt(words_.end));
@@ -139,7 +139,7 @@ Head::Head(const ModelShape& shape, std::uint64_t seed, const TensorKind& kind,
   output_ = make_linear(parameters_, {.parts = {words},
                                       .deviation = kDeviation,
                                       .seed = seed,
-                                      // Tied, it starts as, and stays, the embedding's table.
+                                      // If tied, it starts and stays equal to the embedding's.
                                       .drawn_as = shape.tied_embeddings ? "embedding.weight" : "",
                                       .kind = kind});
 }
@@ -158,7 +158,8 @@ at::Tensor Head::own_targets(const at::Tensor& targets) const {
   return (targets - words_.begin).masked_fill_(here.logical_not_(), -1);
 }
 
-// Whole chunks at once on a GPU: losses are added up there, and nobody waits for them.
+// On a GPU, whole chunks at once. The GPU also adds up the losses, so the host does not wait for
+// them.
 void Head::losses_and_weights(const at::Tensor& n, const at::Tensor& targets, double scale,
                               const at::Tensor& dn, LossSum& loss) {
   if (!loss.computing.defined()) loss.computing = at::zeros({1}, n.options().dtype(at::kDouble));
@@ -188,7 +189,8 @@ void Head::losses(const at::Tensor& n, const at::Tensor& targets, double scale,
     chunk_lse.copy_(at::logsumexp(logits, 1));
     at::Tensor chosen = logits.gather(1, own.clamp_min(0).unsqueeze(1)).squeeze(1);
     if (tensor_.size() > 1) {
-      // Of each token: the log-sum-exp over the words here, and the target's logit if it is here.
+      // For each token: the log-sum-exp over this rank's words, and the target's logit if it is
+      // here.
       const at::Tensor parts =
           tensor_.stack(at::stack({chunk_lse, chosen.mul_(own.ge(0))}), TrafficClass::loss, "loss");
       chunk_lse.copy_(at::logsumexp(parts.select(1, 0), 0));
@@ -260,7 +262,7 @@ void Head::output_weight_grad(const Stash& stash) {
   const at::Tensor all_targets = stash.targets.flatten();
   const std::int64_t tokens = all_targets.size(0), step = head_chunk(words_.count(), false);
   const at::Tensor all = tensor_.gather(stash.n, tokens, TrafficClass::loss, "head");
-  // A narrow gradient is rounded once, not after every chunk; of a wide one this is no copy.
+  // A narrow gradient is rounded once, not after every chunk. An fp32 one is not copied.
   at::Tensor d_weight = output_.d_weight.to(at::kFloat);
   at::Tensor d_bias = shape_.encoder() ? output_.d_bias.to(at::kFloat) : at::Tensor();
   for (std::int64_t begin = 0; begin < tokens; begin += step) {

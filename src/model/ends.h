@@ -1,6 +1,6 @@
-// The two ends of a model: token embedding (in an encoder with a norm after it), and final norm (in
-// an encoder after a dense layer and its activation) with output projection and loss. T is all
-// tokens of a slice, t those that this rank has between the matmuls.
+// The two ends of a model: the token embedding, and the final norm with output projection and loss.
+// An encoder also has a norm after the embedding, and a dense layer with an activation before the
+// final norm. T is all tokens of a slice, and t the tokens that this rank has between the matmuls.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -23,8 +23,8 @@ class Embedding {
 
   // tokens (B, n) -> (T, dim). Keeps nothing: the tokens are there for the whole step.
   at::Tensor forward(const at::Tensor& tokens, const SliceContext& context) const;
-  // Adds to the gradients, in I: nothing lies before it that would wait, and dy need not be kept.
-  // An encoder's embedding looks its tokens up again.
+  // Adds to the gradients, already in I: no earlier stage waits for it, and dy need not be kept. An
+  // encoder's embedding looks up its tokens again.
   void backward(const at::Tensor& dy, const at::Tensor& tokens, const SliceContext& context);
 
   std::vector<Parameter>& parameters() { return parameters_; }
@@ -58,7 +58,7 @@ struct LossSum {
 // The loss is computed in F, chunk by chunk over the tokens, together with the gradient of the
 // input: logits never outlive a chunk, and the stash holds hidden-size tensors only. W computes the
 // logits again, or, with `weights_in_forward`, F adds to the gradients of norm and projection at
-// once. Tensor ranks divide the vocabulary: no rank ever has a token's logits in whole.
+// once. Tensor ranks divide the vocabulary: no rank ever holds all logits of a token.
 class Head {
  public:
   // REQUIRES a GPU without other tensor ranks for weights_in_forward.
@@ -66,17 +66,17 @@ class Head {
        const TensorParallel& tensor = {}, bool weights_in_forward = false);
 
   struct Stash {
-    at::Tensor n;        // (t, dim) normalised input; it and the next two where W needs them
+    at::Tensor n;        // (t, dim) normalised input; it and the next two only if W needs them
     at::Tensor lse;      // (T), fp32
-    at::Tensor targets;  // (B, n), -1: no loss; the batch's own, which the stash does not count
+    at::Tensor targets;  // (B, n), -1: no loss; belongs to the batch, so bytes() does not count it
     NormGradients norm;  // of the norm's weights
     at::Tensor x, d_h;   // (t, dim) input and output gradient of an encoder's dense layer
     double scale = 0;    // of each token's loss
     std::int64_t bytes() const;
   };
 
-  // x (T, dim), targets (B, n): adds loss * scale of every token to `loss` -> gradient of x. With
-  // `stash` null only the loss is computed.
+  // x (T, dim), targets (B, n) -> gradient of x. Adds every token's loss, times `scale`, to `loss`.
+  // If `stash` is null, only the loss is computed.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& targets, double scale, Stash* stash,
                      const SliceContext& context, LossSum& loss);
   void weight_grad(Stash& stash);
@@ -88,11 +88,12 @@ class Head {
 
  private:
   at::Tensor project(const at::Tensor& n) const;
-  // Which words of the vocabulary are here, the targets as numbers among them (-1 where they are
-  // not, or where there is no loss).
+  // The targets as indices into this rank's words of the vocabulary; -1 for words of other ranks,
+  // and where there is no loss.
   at::Tensor own_targets(const at::Tensor& targets) const;
-  // Losses, and with `dn` (T, dim) the gradient of n, over all chunks; the second one adds to the
-  // gradients of the output, too.
+  // losses and losses_and_weights compute the loss over all chunks and, if `dn` (T, dim) is
+  // defined, the gradient of n. Then losses_and_weights also adds to the output projection's
+  // gradients.
   void losses(const at::Tensor& n, const at::Tensor& targets, double scale, const at::Tensor& lse,
               const at::Tensor& dn, LossSum& loss) const;
   void output_weight_grad(const Stash& stash);

@@ -76,7 +76,7 @@ void linear_weight_grad(const at::Tensor& dy, const at::Tensor& x, Linear& linea
   if (dy.is_cuda())
     cuda::add_product(d_weight, dy.t(), x);
   else
-    // Of a gradient that is fp32 already this makes no copy.
+    // If the gradient is fp32 already, this makes no copy.
     d_weight.copy_(d_weight.to(at::kFloat).addmm_(dy.to(at::kFloat).t(), x.to(at::kFloat)));
   if (linear.d_bias.defined()) linear.d_bias.add_(dy.sum(0, false, at::kFloat));
 }
@@ -191,7 +191,7 @@ at::Tensor rotary_frequencies(const ModelShape& shape) {
   const auto positions = static_cast<double>(scaling.original_positions);
   const double low = scaling.low_freq_factor, high = scaling.high_freq_factor;
   const at::Tensor wavelength = plain.reciprocal().mul_(2 * std::numbers::pi);
-  // 0 at the longest wave that is not stretched in full, 1 at the shortest that is stretched.
+  // How much of the frequency is kept: 0 at wavelength positions / low, 1 at positions / high.
   const at::Tensor kept = wavelength.reciprocal().mul_(positions).sub_(low).div_(high - low);
   const at::Tensor stretched = plain / scaling.factor;
   const at::Tensor between = (1 - kept) * plain / scaling.factor + kept * plain;

@@ -18,9 +18,9 @@ struct Linear {
   at::Tensor bias;    // (out), or undefined
   at::Tensor d_weight;
   at::Tensor d_bias;      // likewise
-  bool adds_bias = true;  // true on one of the ranks that sum a matmul
-  // Training repeats its shapes, so trying out algorithms pays (cuda/products.h). Documents and
-  // prompts are of any length.
+  bool adds_bias = true;  // true on exactly one of the ranks whose outputs are summed
+  // Training repeats its shapes, so trying out algorithms pays off (cuda/products.h). In inference
+  // it does not: documents and prompts have any length.
   bool trained = true;
 };
 // Rows of a matmul's weight that are a parameter of their own.
@@ -54,8 +54,8 @@ struct Norm {
   at::Tensor d_weight;
   at::Tensor d_bias;  // likewise
 };
-// As the family has it, its weights ones and zeros, and its parameters `name`.weight and .bias
-// added, each a shard like `shard`.
+// Makes the norm of the model's family, with its weight ones and its bias, if any, zeros. Adds the
+// parameters `name`.weight and `name`.bias, each with the shard `shard`.
 Norm make_norm(const ModelShape& shape, const TensorKind& kind, const std::string& name,
                const Shard& shard, std::vector<Parameter>& parameters);
 struct NormStatistics {
@@ -63,7 +63,7 @@ struct NormStatistics {
   at::Tensor rstd;  // (T, 1), fp32
 };
 at::Tensor norm(const Norm& norm, const at::Tensor& x, NormStatistics& statistics);
-// Of x + addend, which is left in `sum`.
+// The norm of x + addend. Stores this sum in `sum`.
 at::Tensor add_norm(const Norm& norm, const at::Tensor& x, const at::Tensor& addend,
                     at::Tensor& sum, NormStatistics& statistics);
 struct NormGradients {
@@ -71,7 +71,7 @@ struct NormGradients {
   at::Tensor weight;  // (dim), fp32
   at::Tensor bias;    // (dim), fp32; undefined for RMS norm
 };
-// Where an `addend` (T, dim) is given, the input's gradient has it added.
+// An `addend` (T, dim), if given, is added to the gradient of the input.
 NormGradients norm_backward(const Norm& norm, const at::Tensor& dy, const at::Tensor& x,
                             const NormStatistics& statistics, const at::Tensor& addend = {});
 
@@ -83,9 +83,9 @@ void norm_weight_grad(const NormGradients& gradients, Norm& norm);
 at::Tensor activation(ModelFamily family, const at::Tensor& u);
 at::Tensor activation_backward(ModelFamily family, const at::Tensor& da, const at::Tensor& u);
 
-// One for each pair of elements of a head: (head_dim / 2), fp32, in host memory. Computed step
-// by step as transformers does: an angle is a position times a frequency, so one bit of difference
-// would be seen in the logits after a few thousand positions.
+// One frequency for each pair of elements of a head: (head_dim / 2), fp32, in host memory. Computed
+// by the same steps as in Hugging Face transformers: an angle is a position times a frequency, so a
+// difference of one bit would show in the logits after a few thousand positions.
 at::Tensor rotary_frequencies(const ModelShape& shape);
 
 // Angles of the rotary embedding: (B or 1, 1, n, head_dim / 2); fp32 on a GPU, which rotates in
@@ -93,9 +93,9 @@ at::Tensor rotary_frequencies(const ModelShape& shape);
 struct Rotation {
   at::Tensor cosine, sine;
 };
-// By positions (B or 1, n), where they are.
+// For positions (B or 1, n), on their device.
 Rotation rotation(const at::Tensor& positions, const ModelShape& shape, const TensorKind& kind);
-// Rotates x (B, heads, n, head_dim), halves paired as in HF's rotate-half; `inverse` turns back,
+// Rotates x (B, heads, n, head_dim), halves paired as in HF's rotate-half; `inverse` rotates back,
 // which is also the gradient.
 at::Tensor rotate(const at::Tensor& x, const Rotation& rotation, bool inverse);
 

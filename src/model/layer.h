@@ -1,6 +1,6 @@
 // A pipeline layer: what stands between embedding and head. A stage runs its layers one slice of
 // one microbatch at a time; each layer keeps what it needs from F to I and from I to W in a state
-// of its own making, which the stage only holds and counts.
+// that it makes itself. The stage only holds and counts it.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -22,17 +22,17 @@ class LayerState {
  public:
   virtual ~LayerState() = default;
 
-  // Bytes held for one slice, with those the microbatch holds as a whole: element size times
-  // number, each storage once.
+  // Bytes held for one slice, plus those that the microbatch holds as a whole: element size times
+  // number of elements, each storage once.
   virtual std::int64_t bytes(std::size_t slice) const = 0;
 };
 
-// One rank's thread uses a layer; `state` is always one that its own open() made.
+// Only its rank's thread uses a layer. `state` is always one that its own open() made.
 class Layer {
  public:
   virtual ~Layer() = default;
 
-  // An empty state for a microbatch of so many slices.
+  // An empty state for a microbatch of `num_slices` slices.
   virtual std::unique_ptr<LayerState> open(std::size_t num_slices) const = 0;
 
   // x (T, dim) -> y (T, dim), or with sequence-parallel norms this rank's tokens of both. REQUIRES
@@ -44,8 +44,8 @@ class Layer {
                                 const SliceContext& context) = 0;
   // Adds to the gradients and empties the slice's state.
   virtual void weight_grad(LayerState& state, const SliceContext& context) = 0;
-  // Both in one go, with the same result; a layer that waits for other ranks hides that behind its
-  // weight gradients.
+  // input_grad and weight_grad in one call, with the same result. A layer that has to wait for
+  // other ranks computes its weight gradients meanwhile.
   virtual at::Tensor backward(const at::Tensor& dy, LayerState& state,
                               const SliceContext& context) {
     at::Tensor dx = input_grad(dy, state, context);

@@ -12,12 +12,12 @@
 
 namespace sluice {
 
-// What the tensors of a model are made of, and where they are. A type alone means on the CPU.
+// The element types of a model's tensors, and their device. A type alone means the CPU.
 struct TensorKind {
   at::ScalarType dtype = at::kFloat;           // of weights and activations
   at::ScalarType gradient_dtype = at::kFloat;  // of the weights' gradients
   at::Device device = at::kCPU;
-  bool trained = true;  // else weights wait to be loaded: they are not drawn and have no gradients
+  bool trained = true;  // false: weights will be loaded, are not drawn and have no gradients
 
   TensorKind() = default;
   TensorKind(at::ScalarType type) : dtype(type) {}
@@ -40,27 +40,29 @@ struct Shard {
   RowRange range;
   // Several tensor ranks may hold the same part. One of them counts it (in norms) and saves it.
   bool counted = true;
-  // Tensor ranks [sum_first, sum_end) see different gradients of the same part, which add up to its
-  // gradient; none where they are the same already.
+  // Tensor ranks [sum_first, sum_end) compute different gradients of the same part, which add up to
+  // its gradient. An empty range: they are the same already.
   int sum_first = 0, sum_end = 0;
 
   std::vector<std::int64_t> shape() const;  // of what is held
-  // The place of the first element held in the whole weight, if its parts lay one behind the other.
+  // The index of the first element held in the whole weight, if the parts of all ranks were stored
+  // one after the other.
   std::int64_t first_element() const;
 };
-// All of it, on the only rank there is.
+// The whole weight, on a single rank.
 Shard whole_shard(std::vector<std::int64_t> shape);
 
 struct Parameter {
   std::string name;
   at::Tensor value;     // may be a view of rows of a larger weight (q, k, v of one matmul)
-  at::Tensor gradient;  // fp32 or narrow, same shape, likewise
+  at::Tensor gradient;  // fp32 or narrow, same shape; may be a view, too
   bool decay = true;    // weight decay applies: matrices, not norms and biases
   Shard shard;
 };
 
-// Fills a parameter from (seed, its name): normal with the given deviation, drawn by our own
-// generator so that an element depends on nothing else but its place in the whole weight.
+// Fills a parameter from (seed, its name): normally distributed with the given deviation. Our own
+// generator draws the values, so that an element depends on nothing else but its place in the whole
+// weight.
 void initialise_normal(at::Tensor& value, const Shard& shard, std::uint64_t seed,
                        const std::string& name, double deviation);
 

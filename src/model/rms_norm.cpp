@@ -8,7 +8,8 @@
 namespace sluice {
 namespace {
 
-// Compiled for three instruction sets; the machine's own is taken when the program starts.
+// Compiled for three instruction sets; the best one for the machine is chosen when the program
+// starts.
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__)
 #define SLUICE_VECTORIZED \
   __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
@@ -16,7 +17,7 @@ namespace {
 #define SLUICE_VECTORIZED
 #endif
 
-// Sums keep this many lanes, whatever the instruction set, so that its width changes no order.
+// Sums use this many lanes on every instruction set, so that the order of additions is the same.
 constexpr std::int64_t kLanes = 16;
 
 float sum_of(const std::array<float, kLanes>& lanes) {
@@ -94,7 +95,7 @@ at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at
     for (std::int64_t row = begin; row < end; ++row)
       backward_row(d + row * dim, from + row * dim, scale, statistics[row], dim, to + row * dim);
   });
-  // Columns are dealt to threads, so that rows are added in order.
+  // Columns are divided among threads, so that rows are added in order.
   at::parallel_for(0, dim, 256, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = 0; row < rows; ++row)
       add_weight_row(d + row * dim, from + row * dim, statistics[row], begin, end, into);

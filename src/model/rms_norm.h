@@ -1,5 +1,5 @@
-// RMS norm on the CPU in fp32, each row read once: ATen has no kernel of its own for it, and from
-// its parts the norm takes ten passes over memory.
+// RMS norm on the CPU in fp32, each row read once: ATen has no kernel for it, and composed of
+// ATen's operations it takes ten passes over memory.
 #pragma once
 
 #include <ATen/ATen.h>

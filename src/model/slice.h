@@ -31,12 +31,12 @@ struct SliceContext {
 at::Tensor positions_of(std::int64_t num_sequences, std::int64_t begin, std::int64_t end,
                         const Documents& documents);
 
-// What the pure functions of cost/ need to know to say what a layer keeps of this slice, for an
-// activation like `x`, on one of these tensor ranks.
+// The query with which cost/stash.h predicts what a layer keeps of this slice, for an activation
+// like `x`, on one of these tensor ranks.
 StashQuery stash_query(const ModelShape& shape, const SliceContext& context, const at::Tensor& x,
                        const TensorParallel& tensor);
 
-// Element size times number; 0 where there is no tensor.
+// Element size times number of elements; 0 if the tensor is undefined.
 std::int64_t held_bytes(const at::Tensor& tensor);
 
 }  // namespace sluice

@@ -51,7 +51,7 @@ SliceContext Stage::context_of(const Microbatch& data, std::size_t slice) {
   const auto make = [&](at::Tensor& positions, Rotation& rotated) {
     const std::int64_t sequences = single && rotates ? 1 : context.num_sequences;
     at::Tensor made = positions_of(sequences, bounds_[slice], bounds_[slice + 1], data.documents);
-    // From pinned memory, so that nobody waits for what the GPU does at the moment.
+    // From pinned memory, so that the host does not wait for the GPU's current work.
     if (options_.kind.on_gpu()) made = made.pin_memory().to(options_.kind.device, true);
     if (rotates)
       rotated = rotation(made, options_.shape, options_.kind);
@@ -73,7 +73,7 @@ SliceContext Stage::context_of(const Microbatch& data, std::size_t slice) {
   return context;
 }
 
-// Of one slice, and of what its microbatch holds as a whole.
+// The bytes of one slice, plus those that its microbatch holds as a whole.
 std::int64_t Stage::bytes_of(const State& state, std::size_t slice) const {
   std::int64_t bytes = 0;
   for (const auto& layer : state.layers)

@@ -1,6 +1,6 @@
-// A stage: a run of consecutive layers, with the embedding before the first and the head after the
-// last where it has them, or this tensor rank's share of it. Works on one slice of one microbatch
-// at a time and keeps their stashes.
+// A stage, or this tensor rank's share of it: a run of consecutive layers, with the embedding
+// before the first layer and the head after the last one if the stage has them. It works on one
+// slice of one microbatch at a time and keeps their stashes.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -43,23 +43,24 @@ class Stage {
  public:
   explicit Stage(const StageOptions& options);
 
-  // How microbatches are cut; {0, length} for whole ones. Every token's loss counts `loss_scale`.
-  // Throws UserError for an encoder in slices. REQUIRES: no microbatch is open.
+  // `bounds` says how microbatches are cut into slices; {0, length} for whole ones. Every token's
+  // loss is multiplied by `loss_scale`. Throws UserError for an encoder with several slices.
+  // REQUIRES: no microbatch is open.
   void begin_step(SliceBounds bounds, double loss_scale);
   // Forgets the microbatches that are open, and all they kept.
   void drop_microbatches();
 
-  // Of the tokens between the matmuls, of which a tensor rank may have its share (own_tokens):
-  // input (T, dim), or undefined where the stage has the embedding -> output (T, dim), or where it
-  // has the head, whose loss is added to loss(), the gradient for input_grad. REQUIRES earlier
-  // slices' forward.
+  // Input (T, dim), undefined if the stage has the embedding -> output (T, dim). A stage with the
+  // head adds the loss to loss() and returns the gradient for input_grad instead. With
+  // sequence-parallel norms, T is this tensor rank's share of the tokens (own_tokens). REQUIRES
+  // earlier slices' forward.
   at::Tensor forward(int microbatch, int slice, const Microbatch& data, const at::Tensor& input);
-  // Gradient of the output, or with the head what forward() gave -> gradient of the input
-  // (undefined with the embedding). REQUIRES later slices' input_grad.
+  // Gradient of the output (with the head: what forward() returned) -> gradient of the input (with
+  // the embedding: undefined). REQUIRES later slices' input_grad.
   at::Tensor input_grad(int microbatch, int slice, at::Tensor d_output);
   // Adds to the gradients; frees the stash.
   void weight_grad(int microbatch, int slice);
-  // Both, layer by layer.
+  // input_grad and weight_grad, layer by layer.
   at::Tensor backward(int microbatch, int slice, at::Tensor d_output);
 
   // The same forward for evaluation: keeps keys and values for later slices and nothing else, and
@@ -68,7 +69,7 @@ class Stage {
 
   // Waits for the GPU, where there is one.
   double loss() const { return loss_.value(); }
-  // Bytes in stashes now: element size times number, each storage once.
+  // Bytes in stashes now: element size times number of elements, each storage once.
   std::int64_t stash_bytes() const;
 
   // In canonical order: embedding, layers ascending, head.
@@ -78,7 +79,7 @@ class Stage {
  private:
   struct State {
     std::vector<std::unique_ptr<LayerState>> layers;
-    std::vector<at::Tensor> tokens;  // (B, n) per slice, of the batch; what the embedding had
+    std::vector<at::Tensor> tokens;  // (B, n) per slice, of the batch: the embedding's input
     std::vector<Head::Stash> head;
     std::vector<SliceContext> contexts;
     int slices_left = 0;
@@ -102,7 +103,7 @@ class Stage {
   std::optional<Head> head_;
   SliceBounds bounds_;
   std::vector<std::int64_t> long_lengths_;  // of calls for long documents
-  // Per slice, of sequences of one document; made when needed.
+  // Per slice, for sequences of one document each; made when needed.
   std::vector<Rotation> rotations_;
   std::vector<at::Tensor> positions_;
   double loss_scale_ = 1;

@@ -75,7 +75,7 @@ at::Tensor TensorParallel::stack(const at::Tensor& mine, TrafficClass traffic,
 }
 
 void sum_shared_gradients(const std::vector<Parameter*>& parameters, TensorGroup& group) {
-  // All that the same ranks share goes as one message. Parameters stand in the same order on all.
+  // Gradients shared by the same ranks go as one message. All ranks have the same parameter order.
   std::map<std::pair<int, int>, std::vector<at::Tensor>> shared;
   for (const Parameter* parameter : parameters)
     if (const Shard& shard = parameter->shard; shard.sum_end - shard.sum_first > 1)

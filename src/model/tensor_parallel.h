@@ -33,26 +33,27 @@ class TensorParallel {
   // This rank's part of a weight that is divided by rows or by columns, and of its bias, if any.
   LinearPart rows(std::string name, std::int64_t out, std::int64_t in, bool bias) const;
   LinearPart columns(std::string name, std::int64_t out, std::int64_t in, bool bias) const;
-  // Rows of heads, of which there may be fewer than ranks: then neighbours hold the same one.
+  // Rows of whole heads. If there are fewer heads than ranks, neighbouring ranks hold the same
+  // head.
   LinearPart heads(std::string name, std::int64_t heads, std::int64_t head_dim, std::int64_t in,
                    bool bias) const;
-  // What every rank holds: it works on the same values everywhere, or, `of_tokens`, between the
-  // matmuls.
+  // A weight that every rank holds. It is used between the matmuls, where ranks may have different
+  // tokens (`of_tokens`), or it sees the same values on all ranks.
   Shard shared(std::vector<std::int64_t> shape, bool of_tokens) const;
 
-  // Of `tokens` tokens, those that this rank has between the matmuls.
+  // The tokens, out of `tokens`, that this rank has between the matmuls.
   RowRange own_tokens(std::int64_t tokens) const {
     return sequence_norms_ ? group_->own_rows(tokens) : RowRange{0, tokens};
   }
-  // What stands between the matmuls -> all tokens, for a matmul's input.
+  // This rank's tokens between the matmuls -> all tokens, as input of a matmul.
   PendingTensor begin_gather(const at::Tensor& x, std::int64_t tokens, TrafficClass traffic,
                              std::string_view label) const;
   at::Tensor gather(const at::Tensor& x, std::int64_t tokens, TrafficClass traffic,
                     std::string_view label) const {
     return begin_gather(x, tokens, traffic, label).finish();
   }
-  // Each rank's addend to a matmul's output (all tokens) -> their sum, as it stands between the
-  // matmuls.
+  // Each rank's addend to a matmul's output (all tokens) -> their sum, for this rank's tokens
+  // between the matmuls.
   PendingTensor begin_sum(const at::Tensor& addend, TrafficClass traffic,
                           std::string_view label) const;
   at::Tensor sum(const at::Tensor& addend, TrafficClass traffic, std::string_view label) const {
@@ -66,8 +67,8 @@ class TensorParallel {
   bool sequence_norms_ = false;
 };
 
-// Adds up the gradients of weights that several tensor ranks hold and see in part. Every tensor
-// rank of the stage calls it, once all weight gradients are there.
+// Adds up the gradients of weights that several tensor ranks hold, where each rank has a part of
+// the sum. Every tensor rank of the stage calls it, after all weight gradients are computed.
 void sum_shared_gradients(const std::vector<Parameter*>& parameters, TensorGroup& group);
 
 }  // namespace sluice

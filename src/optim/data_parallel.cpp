@@ -11,7 +11,7 @@ RowRange share(std::int64_t rows, int index, int count) {
   return {part.begin, part.end};
 }
 
-// Some rows of each of the tensors, one behind the other.
+// Some rows of each tensor, one after the other.
 template <typename Tensors, typename Rows>
 at::Tensor pack(const std::vector<Weight>& weights, const Tensors& tensor_of, const Rows& rows_of) {
   std::vector<at::Tensor> flat;
@@ -24,7 +24,7 @@ at::Tensor pack(const std::vector<Weight>& weights, const Tensors& tensor_of, co
   return flat.size() == 1 ? flat[0] : at::cat(flat);
 }
 
-// The way back.
+// The inverse of pack.
 template <typename Tensors, typename Rows>
 void unpack(const at::Tensor& packed, const std::vector<Weight>& weights, const Tensors& tensor_of,
             const Rows& rows_of) {
@@ -37,7 +37,7 @@ void unpack(const at::Tensor& packed, const std::vector<Weight>& weights, const 
   }
 }
 
-// Where the packed rows of each go.
+// An uninitialised buffer for the packed rows of all weights.
 template <typename Rows>
 at::Tensor room(const std::vector<Weight>& weights, const Rows& rows_of, const at::Tensor& like) {
   std::int64_t elements = 0;
@@ -55,15 +55,15 @@ RowRange DataParallel::own_rows(std::int64_t rows) const {
   return share(rows, mesh_.shard(), mesh_.shape().shard);
 }
 
-// The replicas of a shard have neighbouring parts, which make up that shard: with floors, 64 (i r)
-// / (s r) is 64 i / s.
+// The replicas of a shard sum neighbouring parts, which together make up that shard: rounded down,
+// 64 (i r) / (s r) is 64 i / s.
 RowRange DataParallel::summed_rows(int data_rank, std::int64_t rows) const {
   const MeshShape& shape = mesh_.shape();
   const int shard = data_rank % shape.shard, replica = data_rank / shape.shard;
   return share(rows, shard * shape.replicate + replica, shape.data());
 }
 
-// Whole weights; one that is larger than a bucket has its own.
+// A bucket holds whole weights. A weight larger than a bucket gets one of its own.
 std::vector<DataParallel::Bucket> DataParallel::buckets_of(std::span<const Weight> weights) const {
   std::vector<Bucket> buckets;
   std::int64_t room = 0;
@@ -79,8 +79,8 @@ std::vector<DataParallel::Bucket> DataParallel::buckets_of(std::span<const Weigh
   return buckets;
 }
 
-// Sends sent[r] to and receives pieces[r] from every other rank r of the group. Nothing travels
-// where a weight is too small for its rank to have rows of it.
+// Sends sent[r] to and receives pieces[r] from every other rank r of the group. Nothing is sent
+// where the weights are too small for a rank to have rows of them.
 void DataParallel::post(Bucket& bucket, Communicator& group, TrafficClass traffic,
                         const char* label) {
   for (int step = 1; step < group.size(); ++step) {
@@ -136,7 +136,8 @@ void DataParallel::finish_sums() {
   under_way_.clear();
 }
 
-// Among the ranks that update the same rows, each of which has added up a part of them: sent[0].
+// Exchanges sums among the ranks that update the same rows. Each has added up a part of these rows,
+// sent[0].
 void DataParallel::exchange_sums(Bucket& bucket) {
   const MeshShape& shape = mesh_.shape();
   if (shape.replicate == 1) return;
@@ -166,7 +167,7 @@ void DataParallel::gather_values(std::span<const Weight> weights) {
                rows_of(shard));
     bucket = {};
   };
-  // One is unpacked while the next is under way.
+  // One bucket is unpacked while the next is under way.
   std::vector<Bucket> buckets = buckets_of(weights);
   for (std::size_t n = 0; n < buckets.size(); ++n) {
     Bucket& bucket = buckets[n];

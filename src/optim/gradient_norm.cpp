@@ -13,7 +13,7 @@ namespace {
 
 constexpr auto kBlocks = static_cast<std::size_t>(kRowBlocks);
 
-// In eight sums, so that a compiler may do them side by side, and always in the same eight.
+// Always adds up the same eight partial sums, so that a compiler may vectorize the loop.
 double sum_of_squares(const float* values, std::int64_t count) {
   std::array<double, 8> sums{};
   std::int64_t n = 0;
@@ -43,7 +43,7 @@ void block_squares(const at::Tensor& gradient, const std::vector<std::int64_t>& 
     sums[b] = sum_of_squares(values + bounds[b] * width, (bounds[b + 1] - bounds[b]) * width);
 }
 
-// The blocks of a weight that lie in the rows that a rank updates: they follow each other.
+// The blocks of a weight within the rows that a rank updates. They are consecutive.
 struct OwnBlocks {
   std::int64_t first = 0;
   std::vector<std::int64_t> bounds;  // rows
@@ -63,7 +63,7 @@ OwnBlocks own_blocks(const Weight& weight) {
   return own;
 }
 
-// The blocks that one of so many shards has.
+// The blocks that one of `shards` shards has.
 struct BlockRange {
   std::size_t begin = 0, end = 0;
   std::size_t count() const { return end - begin; }
@@ -75,7 +75,7 @@ BlockRange blocks_of(int shard, int shards) {
   return {first(shard), first(shard + 1)};
 }
 
-// Puts the blocks of all shards beside those of this one, which are all in place.
+// Fills in the blocks of all other shards. Those of this one are in place already.
 void gather_blocks(std::span<double> sums, const Mesh& mesh) {
   const int shards = mesh.shape().shard;
   if (shards == 1) return;
@@ -119,7 +119,7 @@ std::vector<T> gather_all(std::span<const T> mine, Communicator& group) {
 
 std::vector<double> block_sums(std::span<const Weight> weights) {
   if (weights.empty()) return {};
-  // Where the gradients are; from a GPU it comes to the host in one piece.
+  // On the gradients' device. From a GPU it is copied to the host in one piece.
   const at::Tensor sums = at::zeros({static_cast<std::int64_t>(weights.size()), kRowBlocks},
                                     weights[0].gradient.options().dtype(at::kDouble));
   for (std::size_t w = 0; w < weights.size(); ++w) {
@@ -188,7 +188,7 @@ void TotalsChain::begin(DeviceTotals mine) {
   mine_ = std::move(mine);
   running_ = {};
   next_ = 0;
-  // What a device is sent by another comes in the order of stages, the totals last.
+  // Messages from another device arrive in the order of stages, the totals last.
   for (const int stage : stages_)
     if (from_elsewhere(stage)) post_recv(placement_.device_of(0, stage - 1));
   const int last = placement_.device_of(0, placement_.num_stages() - 1);

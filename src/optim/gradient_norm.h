@@ -75,7 +75,7 @@ class TotalsChain {
   Communicator& pipeline_;
   std::vector<int> stages_;  // of this device, ascending
   DeviceTotals mine_;
-  std::size_t next_ = 0;  // of the stages: to be added
+  std::size_t next_ = 0;  // index in stages_ of the next one to add
   StepTotals running_;
   std::list<Message> arriving_;  // in the order they come
   std::list<Message> sent_;

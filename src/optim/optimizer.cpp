@@ -15,13 +15,13 @@
 namespace sluice {
 namespace {
 
-constexpr std::int64_t kGrain = 32768;  // elements that a thread is worth
-constexpr std::int64_t kChunk = 1024;   // elements that are made wide at a time
+constexpr std::int64_t kGrain = 32768;  // elements that are worth a thread
+constexpr std::int64_t kChunk = 1024;   // elements that are widened at a time
 
 using Rates = cuda::UpdateRates;
 
-// Loops of our own rather than ATen's kernels: those round the last few elements of a tensor
-// otherwise than the rest, and which elements are last depends on who owns which rows.
+// Loops of our own instead of ATen's kernels, which round the last few elements of a tensor
+// differently from the rest. Which elements are last depends on which rank owns which rows.
 void update_sgd(const Rates r, std::int64_t count, float* __restrict value,
                 const float* __restrict gradient) {
   for (std::int64_t n = 0; n < count; ++n)
@@ -40,7 +40,7 @@ void update_adamw(const Rates r, std::int64_t count, float* __restrict value,
   }
 }
 
-// Some elements of a tensor, as fp32: in their place, or widened while this lives.
+// Some elements of a tensor as fp32: in place, or as a widened copy while this object lives.
 class WideElements {
  public:
   WideElements(const at::Tensor& tensor, std::int64_t begin, std::int64_t count) : count_(count) {
@@ -55,9 +55,10 @@ class WideElements {
   }
   float* values() { return values_; }
 
-  // Narrow ones back to their place.
+  // Rounds narrow elements back to the tensor.
   void round() { std::copy(values_, values_ + (narrow_ ? count_ : 0), narrow_); }
-  // Likewise, each by 16 bits of those of its element, from bit `shift` on. `seed` is the first's.
+  // Likewise, but stochastically: each element uses 16 of its random bits, from bit `shift` on.
+  // `seed` is that of the first element.
   void round_stochastic(std::uint64_t seed, int shift) {
     for (std::int64_t n = 0; narrow_ && n < count_; ++n)
       narrow_[n] = at::BFloat16(
@@ -73,8 +74,8 @@ class WideElements {
   std::array<float, kChunk> room_;
 };
 
-// Elements [begin, end) of an update, on the CPU; what is updated is the master, where there is
-// one.
+// Elements [begin, end) of an update, on the CPU. Updates the master where there is one, else the
+// weight.
 void update_elements(const cuda::Update& update, std::int64_t begin, std::int64_t end) {
   for (; begin < end; begin += kChunk) {
     const std::int64_t count = std::min(kChunk, end - begin);

@@ -29,7 +29,7 @@ struct Weight {
   bool decay = true;    // weight decay applies
   bool counted = true;  // in the gradient norm: exactly one of the ranks that hold it counts it
   RowRange own;         // the rows that this rank updates; other data ranks update the others
-  std::string drawn_as = {};  // the name that stochastic rounding goes by; empty: `name`
+  std::string drawn_as = {};  // the name that stochastic rounding uses; empty: `name`
   std::int64_t place = 0;     // of its first element in the whole weight
 
   std::int64_t rows() const { return value.size(0); }
@@ -55,14 +55,14 @@ struct OptimizerOptions {
 
 class Optimizer {
  public:
-  // Masters and states are of the own rows.
+  // Masters and states cover the own rows only.
   Optimizer(const OptimizerOptions& options, const std::vector<Weight>& weights);
 
   // One update of the own rows with gradients times `gradient_scale`. `step` counts from 1.
   void step(std::int64_t step, double learning_rate, double gradient_scale);
 
-  // keep() copies the own rows of masters (of the weights, without masters) and of states;
-  // restore() goes back to the last copy.
+  // keep() copies the own rows of masters (or of weights that have none) and of states. restore()
+  // goes back to the last copy.
   void keep();
   void restore();
 
@@ -87,7 +87,7 @@ class Optimizer {
     std::vector<at::Tensor> tensors() const;  // that an update changes
   };
 
-  // Of the random bits of the first of its own rows.
+  // The seed of the random bits, from the first own row of the weight on.
   std::uint64_t seed_of(const Weight& weight, std::int64_t step) const;
 
   OptimizerOptions options_;

@@ -52,8 +52,10 @@ SliceBounds slice_bounds(const Schedule& schedule, std::int64_t length) {
                          ? length * (c + 1) / k
                          : bounds.back() + schedule.slice_sizes[static_cast<std::size_t>(c)]);
   if (bounds.back() != length)
-    throw user_error("the schedule's slices hold {} tokens and a sequence has {}: make both equal",
-                     bounds.back(), length);
+    throw user_error(
+        "the schedule's slices hold {} tokens and a sequence has {}: change the schedule's "
+        "slice_sizes or training.sequence_length",
+        bounds.back(), length);
   return bounds;
 }
 
@@ -63,8 +65,9 @@ std::map<int, std::unique_ptr<Stage>> make_stages(const TrainerOptions& options,
   const int num_stages = schedule.num_stages();
   if (static_cast<int>(options.layers_per_stage.size()) != num_stages)
     throw user_error(
-        "parallelism.layers_per_stage lists {} stages, and {} has {}: give one number per stage",
-        options.layers_per_stage.size(), schedule.name, num_stages);
+        "parallelism.layers_per_stage has {} numbers, and the schedule has {} stages: give one "
+        "number per stage",
+        options.layers_per_stage.size(), num_stages);
   std::map<int, std::unique_ptr<Stage>> stages;
   for (const int stage : schedule.placement.stages_of(device)) {
     const auto listed = options.layers_per_stage.begin();

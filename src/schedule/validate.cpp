@@ -105,8 +105,8 @@ class Validator {
   // stage is reduced at all, no gradient may come after its last reduction.
   void check_reductions() {
     struct Fresh {
-      bool reduce = false, update = false;  // gradients since the last of each
-      bool reduced = false;
+      bool reduce = false, update = false;    // gradients since the last of each
+      bool reduced = false, updated = false;  // whether there was one at all
       std::size_t last_gradient = 0;
     };
     for (std::size_t d = 0; d < given_.programs.size(); ++d) {
@@ -122,10 +122,12 @@ class Validator {
           const bool reduce = op.kind == OpKind::ReduceGrad;
           if (!(reduce ? fresh.reduce : fresh.update))
             report(d, i, op,
-                   fmt::format("stage {} has no W or B since its last {}, or none at all", op.stage,
-                               kind_name(op.kind)));
+                   (reduce ? fresh.reduced : fresh.updated)
+                       ? fmt::format("no W or B of stage {} comes between it and the {} before it",
+                                     op.stage, kind_name(op.kind))
+                       : fmt::format("no W or B of stage {} comes before it", op.stage));
           (reduce ? fresh.reduce : fresh.update) = false;
-          fresh.reduced = fresh.reduced || reduce;
+          (reduce ? fresh.reduced : fresh.updated) = true;
         }
       }
       for (const auto& [stage, fresh] : stages)

@@ -291,7 +291,7 @@ TEST(Cli, ContentionIsAppliedAndSaid) {
       "costs.json", R"({"schema":1,"contention":[2,1],"stages":[)" + stage + "," + stage + "]}");
   EXPECT_EQ(json_with("schedule 1f1b --devices 2 --microbatches 2 --costs " + costs)["makespan"],
             6);
-  expect_error(request + " --costs " + costs, 2, {"--costs and --contention are both given"});
+  expect_error(request + " --costs " + costs, 2, {" and --contention are both given"});
   expect_error("schedule 1f1b --devices 4 --microbatches 4 --contention 2,1", 2,
                {"--contention has 2 numbers, but there are 4 devices"});
   expect_error("compare --devices 4 --microbatches 4 --contention 2,1", 2,

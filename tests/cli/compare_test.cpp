@@ -154,7 +154,7 @@ TEST(Compare, AProfilesLayersAreDealtToEachSchedule) {
   const Ran text = run_sluice(request);
   EXPECT_NE(text.err.find("has no measured_on"), std::string::npos) << text.err;
   EXPECT_NE(text.out.find("--costs '" + costs + "' --redeal\n"), std::string::npos) << text.out;
-  expect_error(request + " --device-times 1,1,1", 2, {"--costs and --device-times are both given"});
+  expect_error(request + " --device-times 1,1,1", 2, {" and --device-times are both given"});
   expect_error("compare -d 12 -m 8 zb-v --costs '" + costs + "' --slices 1", 2,
                {"nothing to compare: zb-v: model.layers is 16: too few for 24 stages"});
 }

@@ -473,7 +473,8 @@ TEST_F(DryRun, LayersAreDealtToTheStagesThatTheScheduleHas) {
   const std::string csv = "--parallelism.pipeline_parallel_schedule_csv=d.csv ";
   for (const std::string& schedule : {dualpipe, csv})
     for (const std::string dry : {"--dry-run ", ""}) {
-      expect_refused(dry + schedule + layers + "2,2,2,2", 2, "has 4 numbers: there are 2 stages");
+      expect_refused(dry + schedule + layers + "2,2,2,2", 2,
+                     "has 4 numbers, and the schedule has 2 stages");
       expect_refused(dry + schedule + "--model.layers=7", 2, "does not divide by the 2 stages");
       const Ran ran = train(dry + schedule + "--model.layers=6 " + layers + "4,2");
       EXPECT_EQ(ran.code, 0) << ran.err;

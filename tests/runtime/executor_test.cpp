@@ -96,12 +96,13 @@ TEST(Executor, AMessageThatNeverComesIsShownWhereItIsWaitedFor) {
 }
 
 TEST(Executor, ADeadlineIsShownWhereItWasMet) {
-  EXPECT_EQ(error_of(Broken::rank),
-            "rank 0 waited 0.3 s for rank 1 to send \"0RECV_B0\" (128 bytes); rank 1 waits for "
-            "nobody: it hangs, or is slower than the deadline; rank 0 was at 0B0 (op 5)\n"
-            "Around it, as if all ops took equally long:\n"
-            "rank 0  0F0  0F1  .   [0B0] 0F2  0B1  0F3  0B2  .    0B3\n"
-            "rank 1  .    1F0  1B0  1F1  1B1  1F2  1B2  1F3  1B3  .");
+  EXPECT_EQ(
+      error_of(Broken::rank),
+      "rank 0 waited 0.3 s for rank 1 to send \"0RECV_B0\" (128 bytes); rank 1 waits for "
+      "nobody: it hangs, or needs more than comm.train_timeout_seconds; rank 0 was at 0B0 (op 5)\n"
+      "Around it, as if all ops took equally long:\n"
+      "rank 0  0F0  0F1  .   [0B0] 0F2  0B1  0F3  0B2  .    0B3\n"
+      "rank 1  .    1F0  1B0  1F1  1B1  1F2  1B2  1F3  1B3  .");
 }
 
 }  // namespace

@@ -289,10 +289,10 @@ TEST(Validate, ReductionsAndUpdatesNeedAGradientBeforeThem) {
   EXPECT_TRUE(lines("0F0,0B0,0REDUCE_GRAD,0UPDATE\n").empty());
   EXPECT_TRUE(lines("0F0,0B0,0UPDATE,0F1,0B1,0UPDATE\n").empty());  // a window each
   EXPECT_EQ(lines("0UPDATE,0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD\n"),
-            (std::vector<std::string>{"device 0, position 0, 0UPDATE: stage 0 has no W or B since "
-                                      "its last UPDATE, or none at all",
-                                      "device 0, position 4, 0REDUCE_GRAD: stage 0 has no W or B "
-                                      "since its last REDUCE_GRAD, or none at all"}));
+            (std::vector<std::string>{
+                "device 0, position 0, 0UPDATE: no W or B of stage 0 comes before it",
+                "device 0, position 4, 0REDUCE_GRAD: no W or B of stage 0 comes between it and "
+                "the REDUCE_GRAD before it"}));
   EXPECT_EQ(
       lines("0F0,0I0,0F1,0B1,0REDUCE_GRAD,0W0\n"),
       (std::vector<std::string>{

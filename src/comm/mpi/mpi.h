@@ -15,11 +15,11 @@ struct MpiOptions {
   CommOptions comm;
   std::chrono::milliseconds heartbeat{100};  // between two signs of life
   std::chrono::milliseconds silence{600};    // after which a rank counts as dead
-  int num_tags = 0;  // tags before they repeat; 0: as many as MPI allows. A test takes few.
+  int num_tags = 0;  // tags before they repeat; 0: as many as MPI allows. A test uses few.
 };
 
-// What this rank does about the failure of the run: returns the exit code for it. `speaks` is true
-// on one rank, the one that failed or saw it first, and that one should print `cause`.
+// What this rank does when the run fails. Returns the exit code. `speaks` is true on one rank, the
+// one that failed or saw the failure first, and only that rank should print `cause`.
 using MpiReport = std::function<int(const std::exception_ptr& cause, bool speaks)>;
 
 // Whether this program was built with MPI.
@@ -28,12 +28,11 @@ bool has_mpi();
 // Runs body(world) as the rank that the launcher gave this process, and returns the exit code: 0,
 // or what `report` answered. When this rank fails (the body throws) or another one does, `report`
 // is called once with the exception: the body's own, or a CommError naming the guilty rank, with
-// its exit code. Then all ranks get a moment to do the same before the process may end. Where
-// several fail at once, as they do on a mistake that all of them find, the lowest one speaks. A
-// body that computes on and does not come back is not waited for: `report` is then called from
-// another thread, and the process ends. To be called once, from the main thread, which then
-// returns the code from main(); after a failure MPI is not finalized, so that mpirun ends what is
-// left.
+// its exit code. Then all ranks get a moment to do the same before the process may end. If several
+// fail at once, for example because all of them find the same mistake, the lowest one speaks. A
+// body that keeps computing and does not return is not waited for: `report` is then called from
+// another thread, and the process ends. Call this once, from the main thread, and return the code
+// from main(). After a failure MPI is not finalized, so that mpirun ends the remaining processes.
 int run_mpi(const MpiOptions& options, const std::function<void(Communicator&)>& body,
             const MpiReport& report);
 

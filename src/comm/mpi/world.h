@@ -27,7 +27,7 @@ namespace sluice {
 struct MpiMessage {
   MessageName name;
   int channel = 0;              // a group's lane: messages of one peer and channel arrive in order
-  int tag = 0;                  // distinct among neighbours of a channel
+  int tag = 0;                  // distinct among successive messages of a channel
   std::span<std::byte> target;  // of a receive
   bool done = false;
   std::optional<CommError> error;
@@ -49,17 +49,18 @@ class MpiWorld {
   void post_recv(MpiMessage& message);
   void wait(MpiMessage& message);  // throws at the deadline, at a failure, for a wrong size
   bool test(MpiMessage& message);
-  // Afterwards MPI does not touch the bytes any more: if it cannot be made to let go of them, this
-  // process makes no further MPI call.
+  // Afterwards MPI no longer touches the bytes. If it cannot be made to release them, this process
+  // makes no further MPI calls.
   void withdraw(MpiMessage& message);
 
-  // Makes this the failure of the whole run, unless there is one, and tells all ranks.
+  // Makes this the failure of the whole run, unless there is one already, and tells all ranks.
   void fail(const CommError& error);
   void check();  // throws the failure, if there is one
 
-  // The good end: waits until every rank is at its end, and finalizes MPI.
+  // The normal end: waits until every rank has reached it, and finalizes MPI.
   void finish();
-  // The bad end: reports `cause`, lets the others do the same, and returns the exit code.
+  // The end after a failure: reports `cause`, lets the others do the same, and returns the exit
+  // code.
   int end_badly(const std::exception_ptr& cause);
 
  private:
@@ -83,7 +84,7 @@ class MpiWorld {
     Pulse outgoing;
     MPI_Request sending = MPI_REQUEST_NULL;
   };
-  struct Note {  // how a failure is told
+  struct Note {  // tells a rank of a failure
     std::int32_t guilty = 0;
     std::int32_t code = 0;
     std::array<char, 1000> text{};
@@ -117,8 +118,8 @@ class MpiWorld {
   MPI_Comm control_ = MPI_COMM_NULL;
 
   std::mutex mutex_;
-  // Receives are not posted to MPI but matched by probing: OpenMPI 4.1 writes past the end of a
-  // receive that meets a larger message by rendezvous, so the size is looked at first.
+  // Receives are not posted to MPI but matched by probing, so that the size is checked first:
+  // OpenMPI 4.1 writes past the end of a receive if a larger message arrives by rendezvous.
   std::map<std::pair<int, int>, std::deque<MpiMessage*>> unmatched_;  // by peer and channel
   std::vector<Active> active_;
   int num_active_sends_ = 0;
@@ -126,7 +127,7 @@ class MpiWorld {
   std::vector<int> indices_;
   std::vector<MPI_Status> statuses_;
   bool waiting_ = false;  // the rank's own thread polls
-  bool muted_ = false;    // no MPI call any more
+  bool muted_ = false;    // no more MPI calls
   bool leaving_ = false;
   bool stop_ = false;
   Blocked blocked_;
@@ -135,7 +136,7 @@ class MpiWorld {
   Clock::time_point next_control_;
   Clock::time_point next_pulse_;
   Clock::time_point last_control_;
-  std::optional<Clock::time_point> stopped_until_;  // the whole process was
+  std::optional<Clock::time_point> stopped_until_;  // when this process ran again after a stop
   Pulse incoming_pulse_;
   MPI_Request pulse_request_ = MPI_REQUEST_NULL;
   Note incoming_note_;
@@ -147,7 +148,7 @@ class MpiWorld {
   Note outgoing_note_;
   std::vector<MPI_Request> note_sends_;
   bool notes_sent_ = false;
-  bool outspoken_ = false;  // a lower rank told of a failure, too
+  bool outspoken_ = false;  // a lower rank told of a failure, so this one does not speak
 
   std::thread progress_;
 };

@@ -1,5 +1,5 @@
-// Ranks with a GPU each: NCCL moves what lies in their memory, and another Communicator, MPI or
-// threads, everything else. A build without NCCL has a version of this that says so (absent.cpp).
+// Ranks with a GPU each: NCCL moves messages in GPU memory, and another Communicator (MPI or
+// threads) moves everything else. A build without NCCL has a stub that says so (absent.cpp).
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 namespace sluice {
 
 // Runs body(world) as run_on_gpus (world.h) does, with GPU number `device` of this machine. Throws
-// UserError where two ranks have the same one, or without NCCL.
+// UserError if two ranks have the same GPU, or in a build without NCCL.
 //
 // Each ordered pair of ranks and lane that exchanges GPU memory gets an NCCL communicator of its
 // own, with a thread and a stream, at its first message. Those streams have to run side by side: a

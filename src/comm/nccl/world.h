@@ -8,19 +8,20 @@
 
 namespace sluice {
 
-// Runs body(world), in which a message whose bytes lie in the GPU's memory goes from GPU to GPU,
-// and every other one through `control` as it is. The two sides of a message are of one kind. Every
-// rank of `control` calls it; returns when all ranks have come back from their bodies.
+// Runs body(world). A message of that world goes from GPU to GPU if its bytes are in GPU memory,
+// and unchanged through `control` otherwise. Both sides of a message must be of the same kind.
+// Every rank of `control` calls this function. It returns when the bodies of all ranks have
+// returned.
 //
-// Streams: a message of GPU memory starts when the caller's current stream has done what it was
-// given before the post. Its wait blocks only until the other rank has posted its side, and then
-// makes the current stream wait for the data; a test says whether it has moved.
+// Streams: a message of GPU memory starts when the caller's current stream has done the work queued
+// before the post. Its wait blocks only until the other rank has posted its side, and then makes
+// the current stream wait for the data. Its test says whether the data has moved.
 //
-// Errors are those of `control`, by which every message is announced: other sizes, a rank that
-// failed, and a rank that does not post until the deadline. A link that breaks after that fails
-// every later call, of host memory too; what the streams were to receive is then worthless. Not
-// seen is a GPU that never gets to a message that was posted: who waits for its own stream then
-// waits for ever, or until the control ends the process because a rank has died.
+// Errors are those of `control`, which announces every message: sizes that differ, a rank that
+// failed, and a rank that has not posted by the deadline. If a link breaks after that, every later
+// call fails, for host memory too, and what the streams were to receive is worthless. One error is
+// not detected: a GPU that never gets to a posted message. A rank that waits for its own stream
+// then waits forever, or until `control` ends the process because a rank has died.
 void run_on_gpus(Communicator& control, const Gpu& gpu, const CommOptions& options,
                  const std::function<void(Communicator&)>& body);
 

@@ -1,6 +1,5 @@
-// Collectives over tensors. Sums are those of the parts in ascending rank order, in fp32, made by
-// the one rank that owns the rows: every rank ends with the same bits, and they depend on neither
-// timing nor backend.
+// Collectives over tensors. The rank that owns a row adds up its parts in ascending rank order, in
+// fp32. So every rank ends with the same bits, which depend on neither timing nor backend.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -36,9 +35,9 @@ class TensorGroup;
 class PendingTensor {
  public:
   PendingTensor() = default;
-  // One that has arrived.
+  // One that is finished already.
   explicit PendingTensor(at::Tensor tensor) : input_(std::move(tensor)) {}
-  // Blocks for the other ranks.
+  // Blocks until the other ranks have sent their parts.
   at::Tensor finish();
 
  private:
@@ -48,14 +47,14 @@ class PendingTensor {
   TensorGroup* group_ = nullptr;
   at::Tensor input_;                // being sent
   at::Tensor whole_;                // being gathered
-  std::vector<at::Tensor> pieces_;  // by rank, of the rows of this one
+  std::vector<at::Tensor> pieces_;  // by rank, of this rank's rows
   std::vector<Request> requests_;
   TrafficClass traffic_ = TrafficClass::tensor_layer;
   std::string label_;
 };
 
-// The ranks of a communicator, exchanging tensors. One that was made empty is a group of one, in
-// which nothing moves and every collective gives its argument back.
+// The ranks of a communicator, which exchange tensors. A default-constructed group has one rank:
+// nothing moves, and every collective returns its argument.
 class TensorGroup {
  public:
   TensorGroup() = default;
@@ -64,7 +63,7 @@ class TensorGroup {
 
   int size() const { return ranks_ ? ranks_->size() : 1; }
   int rank() const { return ranks_ ? ranks_->rank() : 0; }
-  // The rows of this rank, of so many.
+  // This rank's share of `rows` rows.
   RowRange own_rows(std::int64_t rows) const { return part_of(rows, rank(), size()); }
 
   // Every rank's own_rows (n, ...) -> all rows, `rows` of them. Inputs are not written to.
@@ -72,19 +71,18 @@ class TensorGroup {
                         std::string_view label) {
     return begin_all_gather(part, rows, traffic, label).finish();
   }
-  // The sum over ranks of (rows, ...): of it own_rows, or all rows.
+  // The sum of x (rows, ...) over the ranks: own_rows of it, or all rows.
   at::Tensor reduce_scatter(const at::Tensor& x, TrafficClass traffic, std::string_view label) {
     return begin_reduce_scatter(x, traffic, label).finish();
   }
   at::Tensor all_reduce(const at::Tensor& x, TrafficClass traffic, std::string_view label) {
     return begin_all_reduce(x, traffic, label).finish();
   }
-  // Every rank's tensor, all of one shape, in rank order; of ranks [first, end) only, which call it
-  // among themselves.
+  // The tensors of ranks [first, end), all of one shape, in rank order. Only these ranks call it.
   std::vector<at::Tensor> exchange(const at::Tensor& mine, int first, int end, TrafficClass traffic,
                                    std::string_view label);
 
-  // All but the last, to be finished later: what is computed meanwhile hides them.
+  // The collectives above except exchange, to be finished later. Computation in between hides them.
   PendingTensor begin_all_gather(const at::Tensor& part, std::int64_t rows, TrafficClass traffic,
                                  std::string_view label);
   PendingTensor begin_reduce_scatter(const at::Tensor& x, TrafficClass traffic,
@@ -98,7 +96,7 @@ class TensorGroup {
   Traffic* traffic_ = nullptr;
 };
 
-// The sum of equal shapes in the order given, in fp32, as the type of the first.
+// The sum of tensors of one shape, in the order given, in fp32. It has the type of the first.
 at::Tensor sum_in_order(std::span<const at::Tensor> pieces);
 
 }  // namespace sluice

@@ -1,6 +1,6 @@
 // Ranks as threads of one process: the default, and the way tests run. A message moves by one
-// memcpy, done by whichever side comes second; a send finishes only when its receive took it
-// (rendezvous), so that what runs here cannot hang elsewhere for want of a buffer.
+// memcpy, done by whichever side comes second. A send finishes only when its receive has taken it
+// (rendezvous), so a program that runs here cannot hang elsewhere for lack of a buffer.
 #pragma once
 
 #include <functional>

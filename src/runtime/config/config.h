@@ -1,6 +1,6 @@
 // The configuration of a training run: plain values in sections, as they stand in a TOML file and
-// in flags `--section.key=value`. A flag wins over the file, the file over the defaults below. What
-// a key is called, what it allows and what it means is in the table of schema.cpp alone.
+// in flags `--section.key=value`. A flag wins over the file, the file over the defaults below. Only
+// the table in schema.cpp says what a key is called, what it allows and what it means.
 //
 // A 0 or "" that stands for "work it out" (see each comment) is replaced by resolve_config.
 #pragma once
@@ -35,7 +35,7 @@ struct ModelConfig {
 };
 
 struct DataConfig {
-  std::string path;                // "": none; who reads data asks for it
+  std::string path;                // "": none; an error once data is read
   std::string format = "auto";     // auto, text, jsonl, bytes, megatron
   std::string tokenizer;           // a tokenizer.json; "": bytes
   std::string packing = "stream";  // stream, documents
@@ -72,8 +72,8 @@ struct LrSchedulerConfig {
   bool operator==(const LrSchedulerConfig&) const = default;
 };
 
-// How the layers are dealt to the stages: by a rule (even, auto), or the rule "list" and a number
-// for each stage.
+// How the layers are divided among the stages: by a rule (even, auto), or by the rule "list" and a
+// number for each stage.
 struct LayersPerStage {
   std::string rule = "even";
   std::vector<int> list;
@@ -88,7 +88,7 @@ struct ParallelismConfig {
   int stages_per_device = 0;                   // 0: the schedule's own
   LayersPerStage layers_per_stage;
   std::string partition_costs;   // "": auto counts multiplications
-  double device_memory_mib = 0;  // 0: auto has no cap to keep
+  double device_memory_mib = 0;  // 0: no cap for auto
   int slices = 1;
   std::vector<int> slice_sizes;  // empty: equal slices
   double memory_cap = 0;         // stage-activations per device; 0: none
@@ -136,8 +136,8 @@ struct CommConfig {
 struct ClusterConfig {
   std::string device = "cpu";  // cpu, cuda
   int partitions = 0;          // 0: ranks have the whole GPU
-  int sms_per_partition = 0;   // 0: as many as there are, divided
-  double peak_tflops = 0;      // 0: that of the known GPU
+  int sms_per_partition = 0;   // 0: all SMs, divided
+  double peak_tflops = 0;      // 0: that of the GPU, if known
   bool operator==(const ClusterConfig&) const = default;
 };
 
@@ -180,27 +180,27 @@ struct LoadedConfig {
 
 // The defaults, overlaid with the file (path "" for none) and then with the flags, the words of the
 // command line in order: `--model.layers=8`, or `--model.layers` and `8`; a switch may stand alone.
-// Each value alone is then in its range; validate_config looks at them together. Throws UserError:
-// one line with file:line:column or the flag, the value and what is allowed.
+// Each single value is then in its range; validate_config checks how they fit together. Throws
+// UserError: one line with file:line:column or the flag, the value and what is allowed.
 LoadedConfig load_config(const std::string& path, std::span<const std::string> flags);
 // The same from TOML text; `name` stands in messages for the file's path.
 LoadedConfig load_config_text(const std::string& text, const std::string& name,
                               std::span<const std::string> flags);
 
 // What does not fit together, one line per problem: value, cause, remedy. Empty when all is well.
-// Reads no file: the data, the checkpoint and a schedule's CSV are checked by who opens them.
+// Reads no file: the data, the checkpoint and a schedule's CSV are checked when they are opened.
 std::vector<std::string> validate_config(const Config& config);
 
-// Why the layers cannot be dealt to so many stages by parallelism.layers_per_stage; "" where they
-// can. validate_config asks this of a named schedule; who reads a CSV asks it again.
+// Why parallelism.layers_per_stage cannot divide the layers among `stages` stages; "" if it can.
+// validate_config checks this for a named schedule; code that reads a CSV checks it again.
 std::string layers_problem(const Config& config, std::int64_t stages);
 
-// A copy in which no value is left to be worked out: kv_heads, ffn_dim, positions, norm_epsilon,
-// num_microbatches, slices, slice_sizes (with more than one slice; equal, the first ones one token
-// longer where the length does not divide) and, unless a CSV says it, stages_per_device. A warm-up
-// longer than the run is shortened to it. REQUIRES: validate_config(config).empty()
+// A copy in which every value is worked out: kv_heads, ffn_dim, positions, norm_epsilon,
+// num_microbatches, slices, slice_sizes (with more than one slice; equal, or the first ones one
+// token longer if the length does not divide evenly) and, unless a CSV gives it, stages_per_device.
+// A warm-up longer than the run is shortened to it. REQUIRES: validate_config(config).empty()
 Config resolve_config(const Config& config);
-// What resolve_config changed although the configuration states it, one line each.
+// The given values that resolve_config changes, one line each.
 std::vector<std::string> config_notes(const Config& config);
 
 // Every key as TOML, with the origin of each value as a comment. Reading it back gives the same

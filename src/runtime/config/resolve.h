@@ -1,4 +1,4 @@
-// Values for what a configuration leaves to be worked out; what it gives stays as it is.
+// Works out the values that a configuration leaves open. Values that it gives stay as they are.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-// A copy in which no value is left to be worked out. `sequence_length` is training's.
+// A copy in which every value is worked out. `sequence_length` is training.sequence_length.
 ModelConfig resolve_model(const ModelConfig& model, int sequence_length);
 
 int kv_heads_of(const ModelConfig& model);
@@ -16,8 +16,8 @@ int ffn_dim_of(const ModelConfig& model);
 std::int64_t data_ranks_of(const Config& config);
 int microbatches_of(const Config& config);  // of one pipeline
 int slices_of(const ParallelismConfig& parallelism);
-// Equal ones where none are given, the first ones one token longer where the length does not
-// divide.
+// The given sizes, or else equal ones; if the length does not divide evenly, the first slices are
+// one token longer.
 std::vector<int> slice_sizes_of(const Config& config);
 
 }  // namespace sluice

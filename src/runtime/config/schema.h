@@ -33,7 +33,7 @@ struct ConfigKey {
   ConfigValue (*get)(const Config&) = nullptr;
   void (*set)(Config&, const ConfigValue&) = nullptr;  // REQUIRES: accept_value
   ValueRange range = {};
-  std::vector<std::string_view> choices = {};   // the only texts allowed; rules of layers
+  std::vector<std::string_view> choices = {};   // the only texts, or rules of layers, allowed
   std::vector<std::string_view> synonyms = {};  // other spellings of choices: "bf16=bfloat16"
   std::vector<std::string_view> aliases = {};   // other full names, mostly torchtitan's
   std::string_view help = {};                   // one line
@@ -54,7 +54,8 @@ std::string nearest_config_key(std::string_view full_name);
 // Completes "needs ...": "a whole number from 1 to 10000".
 std::string allowed_values(const ConfigKey& key);
 
-// Whether the key may hold the value, which is of its kind; writes a choice in its one spelling.
+// Whether the key may hold the value. Writes a choice in its canonical spelling. REQUIRES: a value
+// of the key's kind.
 bool accept_value(const ConfigKey& key, ConfigValue& value);
 
 // A text in double quotes, and a value, as TOML.

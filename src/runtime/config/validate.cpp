@@ -387,7 +387,8 @@ std::string layers_problem(const Config& config, std::int64_t stages) {
         layers, stages);
   if (split.rule == "list" && static_cast<std::int64_t>(split.list.size()) != stages)
     return fmt::format(
-        "parallelism.layers_per_stage has {} numbers: there are {} stages; give one each",
+        "parallelism.layers_per_stage has {} numbers, and the schedule has {} stages: give one "
+        "number per stage",
         split.list.size(), stages);
   return "";
 }

@@ -113,7 +113,8 @@ Schedule generate_schedule(const Generator& generator, GeneratorOptions options)
                       static_cast<std::size_t>(options.stages_per_device);
   if (generator.knobs.times && !options.stage_times.empty() && options.stage_times.size() != stages)
     throw user_error(
-        "the costs are of {} stages, and {} on {} devices has {}: give the costs of this schedule",
+        "the costs are of {} stages, and {} on {} devices has {}: profile this schedule (sluice "
+        "profile), or use schedule --redeal",
         options.stage_times.size(), generator.name, options.devices, stages);
   const double ops =
       3.0 * options.devices * options.stages_per_device * options.microbatches * options.slices;
