@@ -17,41 +17,43 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/names.h"
 #include "comm/threads/threads.h"
 #include "cost/flops.h"
 #include "cuda/device.h"
-#include "runtime/options.h"
+#include "plan/plan_run.h"
 #include "runtime/profiling.h"
 #include "runtime/rank_device.h"
 #include "runtime/trainer.h"
-#include "schedule/generators/generator.h"
-#include "schedule/validate.h"
 #include "sim/simulate.h"
 
 namespace sluice {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-const double kPeakFlops = known_peak_tflops("H200", true) * 1e12;
+const double kPeakFlops = known_peak_tflops("H200", NumberType::bfloat16) * 1e12;
 
 struct Options {
   std::string length_by_batch = "4096x8";
   std::string precision = "bf16";  // bf16: all of it; master: fp32 gradients, masters and moments
   std::string recompute = "none";
   int slices = 1;
-  std::vector<std::int64_t> slice_sizes;  // empty: equal
+  std::vector<int> slice_sizes;  // empty: equal
   double warmup = 5, seconds = 10;
   int steps = 0;  // measured; 0: by time
   std::string schedule;
   int partitions = 0, sms = 0, microbatches = 1;
   bool packed = false;  // documents of random lengths, kept apart
   std::int64_t long_document = kLongDocument;
-  ModelShape shape;
+  ModelConfig model = {.shape = ModelFamily::llama,
+                       .layers = 24,
+                       .dim = 2048,
+                       .heads = 16,
+                       .ffn_dim = 5504,
+                       .vocab_size = 32000};
 
-  std::int64_t length() const { return std::stoll(length_by_batch); }
-  std::int64_t batch() const {
-    return std::stoll(length_by_batch.substr(length_by_batch.find('x') + 1));
-  }
+  int length() const { return std::stoi(length_by_batch); }
+  int batch() const { return std::stoi(length_by_batch.substr(length_by_batch.find('x') + 1)); }
 };
 
 // Mean clock and power of the GPU while it lives.
@@ -90,42 +92,47 @@ class Watch {
   std::thread thread_;
 };
 
-RecomputeLevel level_of(const std::string& name) {
+RunPlan plan_of(const Options& options) {
+  const auto level = named<RecomputeLevel>(options.recompute);
+  if (!level) throw user_error("--recompute is '{}': no such level", options.recompute);
   Config config;
-  config.recompute.level = name;
-  return recompute_level(config);
-}
-
-TrainerOptions trainer_options(const Options& options, const Schedule& schedule) {
-  TrainerOptions out;
-  out.shape = options.shape;
-  out.layers_per_stage = even_layers(options.shape.layers, schedule.num_stages());
-  out.level = level_of(options.recompute);
-  out.kind = at::kBFloat16;
-  out.kind.device = at::Device(at::kCUDA, 0);
-  const bool narrow = options.precision == "bf16";
-  out.kind.gradient_dtype = narrow ? at::kBFloat16 : at::kFloat;
-  out.optimizer.master_weights = !narrow;
-  out.optimizer.state_dtype = narrow ? at::kBFloat16 : at::kFloat;
-  out.global_batch_size = options.batch() * options.microbatches;
-  out.sequence_length = options.length();
-  out.learning_rate = 1e-4;
-  out.num_steps = 1000000;
-  out.max_norm = 1;
-  out.long_document = options.long_document;
-  return out;
+  config.model = options.model;
+  config.recompute.level = *level;
+  config.training.sequence_length = options.length();
+  config.training.global_batch_size = options.batch() * options.microbatches;
+  config.training.steps = 1'000'000;
+  config.training.dtype = NumberType::bfloat16;
+  config.optimizer.lr = 1e-4;
+  if (options.precision == "bf16") {
+    config.training.gradient_dtype = config.optimizer.state_dtype = NumberType::bfloat16;
+    config.optimizer.master_weights = false;
+  }
+  ParallelismConfig& parallelism = config.parallelism;
+  parallelism.pipeline_parallel_degree = std::max(options.partitions, 1);
+  parallelism.pipeline_parallel_schedule = !options.schedule.empty() ? options.schedule
+                                           : options.slices > 1      ? "seq1f1b"
+                                                                     : "1f1b";
+  parallelism.num_microbatches = options.microbatches;
+  parallelism.slices = options.slices;
+  if (!options.slice_sizes.empty())
+    parallelism.slice_sizes = {SliceRule::list, options.slice_sizes};
+  config.cluster = {.device = DeviceKind::cuda,
+                    .partitions = options.partitions,
+                    .sms_per_partition = options.sms};
+  config.comm.backend = Backend::threads;
+  return plan_run(config).plan;
 }
 
 Dataset random_data(const Options& options) {
   std::mt19937 random(1);
-  const std::int64_t batch = options.batch() * options.microbatches;
+  const std::int64_t batch = std::int64_t{options.batch()} * options.microbatches;
   // Packed: enough for a hundred batches, so that no lengths come again.
   const std::int64_t batches = options.packed ? 110 : 4;
   std::vector<std::int32_t> tokens(
       static_cast<std::size_t>(batches * batch * options.length() + 1));
   for (std::int32_t& token : tokens)
     token =
-        static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(options.shape.vocab_size));
+        static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(options.model.vocab_size));
   const auto count = static_cast<std::int64_t>(tokens.size());
   std::vector<std::int64_t> starts = {0};
   std::uniform_real_distribution<double> exponent(6, 15);  // 64 to 32768 tokens
@@ -136,32 +143,15 @@ Dataset random_data(const Options& options) {
   return Dataset(memory_source(std::move(tokens), std::move(starts)),
                  {.sequence_length = options.length(),
                   .packed = options.packed,
-                  .vocab_size = options.shape.vocab_size});
-}
-
-Schedule make_schedule(const Options& options) {
-  GeneratorOptions request;
-  request.devices = std::max(options.partitions, 1);
-  request.microbatches = options.microbatches;
-  request.slices = options.slices;
-  const bool sliced = options.slices > 1 && options.schedule.empty();
-  Schedule schedule = generate_schedule(!options.schedule.empty() ? options.schedule
-                                        : sliced                  ? "seq1f1b"
-                                                                  : "1f1b",
-                                        request);
-  schedule.slice_sizes = options.slice_sizes;
-  Validation validation = validate(schedule);
-  if (!validation.valid())
-    throw user_error("{}: {}", options.schedule, validation.problems.front().line());
-  return std::move(validation.lowered);
+                  .vocab_size = options.model.vocab_size});
 }
 
 // Attention of packed documents counts as if each sequence were one document: published figures do
 // so (docs/benchmarks/h200.md).
-double model_flops(const Options& options) {
-  const auto length = static_cast<double>(options.length());
-  const double tokens = length * static_cast<double>(options.batch() * options.microbatches);
-  return step_flops(options.shape, tokens, tokens * length);
+double model_flops(const RunPlan& plan) {
+  const double length = plan.config.training.sequence_length;
+  const double tokens = length * plan.config.training.global_batch_size;
+  return step_flops(plan.shape, tokens, tokens * length);
 }
 
 struct Result {
@@ -180,15 +170,15 @@ struct Window {
   double start = 0, end = 0;
 };
 
-void run_rank(const Options& options, const Schedule& schedule, const Dataset& data,
+void run_rank(const Options& options, const RunPlan& plan, const Dataset& data,
               const RankDevices& devices, Communicator& world, Result& result) {
   at::set_num_threads(std::max(1, 16 / world.size()));
   const auto stream = devices.take(world.rank());
-  const TrainerOptions trainer_of = trainer_options(options, schedule);
+  const Machine machine{.device = devices.device(), .long_document = options.long_document};
   const bool leads = world.rank() == 0;
   if (options.partitions > 0) {
     Costs costs =
-        profile_ops(trainer_of, schedule, world, {.rounds = 2, .seconds = 1.5, .on_progress = {}});
+        profile_ops(plan, machine, world, {.rounds = 2, .seconds = 1.5, .on_progress = {}});
     if (leads) {
       fmt::print(stderr, "contention {:.3f}; ms of F, I, W, B:", fmt::join(costs.contention, " "));
       for (int slice = 0; slice < costs.num_slices(); ++slice) {
@@ -205,7 +195,7 @@ void run_rank(const Options& options, const Schedule& schedule, const Dataset& d
       fmt::print(stderr, "{}: {} ({:.1f} s)\n", options.length_by_batch, what,
                  std::chrono::duration<double>(Clock::now() - begun).count());
   };
-  Trainer trainer(trainer_of, schedule, data, world);
+  Trainer trainer(plan, data, world, machine);
   progress("weights are drawn");
   if (trainer.plans().count > 0) progress(trainer.plans().line().c_str());
   std::int64_t number = 0;
@@ -259,38 +249,37 @@ void run_rank(const Options& options, const Schedule& schedule, const Dataset& d
 }
 
 void report(const Options& options) {
-  const Schedule schedule = make_schedule(options);
+  const RunPlan plan = plan_of(options);
   const Dataset data = random_data(options);
-  const RankDevices devices(
-      {.device = "cuda", .partitions = options.partitions, .sms_per_partition = options.sms});
+  const RankDevices devices(plan.config.cluster);
   Result result;
-  std::vector<Result> others(static_cast<std::size_t>(schedule.num_devices()));
-  run_threads(schedule.num_devices(), {}, [&](Communicator& world) {
-    run_rank(options, schedule, data, devices, world,
+  std::vector<Result> others(static_cast<std::size_t>(plan.mesh.size()));
+  run_threads(plan.mesh.size(), {}, [&](Communicator& world) {
+    run_rank(options, plan, data, devices, world,
              world.rank() == 0 ? result : others[static_cast<std::size_t>(world.rank())]);
   });
   const double tokens =
-      static_cast<double>(options.length() * options.batch() * options.microbatches);
+      static_cast<double>(options.length()) * plan.config.training.global_batch_size;
   std::string line = fmt::format(
       R"({{"case": "{}", "engine": "sluice", "precision": "{}", "recompute": "{}", "slices": {}, "packed": {}, )"
       R"("steps": {}, "ms": {:.1f}, "tokens_per_s": {:.0f}, "mfu": {:.4f}, "peak_gib": {:.1f}, )"
       R"("sm_mhz": {:.0f}, "watts": {:.0f}, "issue_ms": {:.1f})",
       options.length_by_batch, options.precision, options.recompute, options.slices, options.packed,
       result.steps, result.seconds * 1e3, tokens / result.seconds,
-      model_flops(options) / result.seconds / kPeakFlops,
+      model_flops(plan) / result.seconds / kPeakFlops,
       static_cast<double>(result.memory_peak) / (1 << 30), result.clock_and_power[0],
       result.clock_and_power[1], result.issue * 1e3);
   if (options.packed) line += fmt::format(R"(, "long_document": {})", options.long_document);
   if (!options.slice_sizes.empty())
     line += fmt::format(R"(, "slice_sizes": [{}])", fmt::join(options.slice_sizes, ", "));
   if (options.partitions > 0) {
-    const Simulation predicted = simulate(schedule, *result.costs);
+    const Simulation predicted = simulate(plan.schedule, *result.costs);
     line += fmt::format(
         R"(, "schedule": "{}", "partitions": {}, "sms": {}, "microbatches": {}, )"
         R"("makespan_ms": {:.1f}, "predicted_ms": {:.1f}, "peak_stash_bytes": {}, "stash_of_ranks": [{}])",
-        schedule.name, options.partitions, options.sms, options.microbatches, result.makespan * 1e3,
-        predicted.makespan * 1e3, *std::max_element(result.peaks.begin(), result.peaks.end()),
-        fmt::join(result.peaks, ", "));
+        plan.schedule.name, options.partitions, options.sms, options.microbatches,
+        result.makespan * 1e3, predicted.makespan * 1e3,
+        *std::max_element(result.peaks.begin(), result.peaks.end()), fmt::join(result.peaks, ", "));
   }
   fmt::print("{}, \"loss\": {:.4f}}}\n", line, result.loss);
   std::fflush(stdout);
@@ -301,12 +290,6 @@ void report(const Options& options) {
 
 int main(int argc, char** argv) {
   sluice::Options options;
-  options.shape.family = sluice::ModelFamily::llama;
-  options.shape.layers = 24;
-  options.shape.dim = 2048;
-  options.shape.heads = options.shape.kv_heads = 16;
-  options.shape.ffn_dim = 5504;
-  options.shape.vocab_size = 32000;
   CLI::App app("training steps on one GPU; one JSON object");
   app.add_option("--case", options.length_by_batch, "LENGTHxSEQUENCES of a microbatch");
   app.add_option("--precision", options.precision,
@@ -325,8 +308,8 @@ int main(int argc, char** argv) {
   app.add_option("--partitions", options.partitions);
   app.add_option("--sms", options.sms, "multiprocessors of each partition");
   app.add_option("--microbatches", options.microbatches);
-  app.add_option("--layers", options.shape.layers);
-  app.add_option("--vocab", options.shape.vocab_size);
+  app.add_option("--layers", options.model.layers);
+  app.add_option("--vocab", options.model.vocab_size);
   CLI11_PARSE(app, argc, argv);
   try {
     sluice::report(options);

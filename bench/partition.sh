@@ -34,7 +34,7 @@ for devices in 2 4; do
   for schedule in $schedules; do
     printf '%s devices, %-17s ' "$devices" "$schedule"
     "$program" partition "$folder/run.toml" --parallelism.pipeline_parallel_degree=$devices \
-      --parallelism.pipeline_parallel_schedule="$schedule" | grep -E '^a step|^parallelism' | paste -sd ' '
+      --parallelism.pipeline_parallel_schedule="$schedule" | grep -E '^simulated step|^parallelism' | paste -sd ' '
   done
 done
 

@@ -15,15 +15,13 @@
 #include <map>
 #include <optional>
 
-#include "base/error.h"
 #include "comm/threads/threads.h"
+#include "plan/plan_run.h"
 #include "runtime/allocator.h"
 #include "runtime/alone.h"
 #include "runtime/executor.h"
 #include "runtime/profiling.h"
 #include "runtime/trainer.h"
-#include "schedule/generators/generator.h"
-#include "schedule/validate.h"
 #include "sim/simulate.h"
 
 namespace sluice {
@@ -35,38 +33,46 @@ struct Options {
   int ranks = 2;
   int microbatches = 16;
   int repeats = 8;
-  ModelShape shape;
-  std::int64_t sequence_length = 256;
+  ModelConfig model = {.shape = ModelFamily::llama,
+                       .layers = 16,
+                       .dim = 256,
+                       .heads = 4,
+                       .ffn_dim = 704,
+                       .vocab_size = 1024};
+  int sequence_length = 256;
   std::vector<std::string> schedules = {"1f1b", "interleaved-1f1b", "zb-v", "v-half", "zb-v:4"};
 };
 
-Schedule lowered_schedule(const Options& options, const std::string& text) {
-  const std::size_t colon = text.find(':');
-  GeneratorOptions request;
-  request.devices = options.ranks;
-  request.microbatches = options.microbatches;
-  if (colon != std::string::npos) request.slices = std::stoi(text.substr(colon + 1));
-  Validation validation = validate(generate_schedule(text.substr(0, colon), request));
-  if (!validation.valid()) throw user_error("{}: {}", text, validation.problems.front().line());
-  return std::move(validation.lowered);
+// Microbatches of one sequence.
+RunPlan plan_of(const Options& options, const std::string& schedule) {
+  const std::size_t colon = schedule.find(':');
+  Config config;
+  config.model = options.model;
+  config.training.sequence_length = options.sequence_length;
+  config.training.global_batch_size = options.microbatches;
+  config.parallelism.pipeline_parallel_degree = options.ranks;
+  config.parallelism.pipeline_parallel_schedule = schedule.substr(0, colon);
+  if (colon != std::string::npos) config.parallelism.slices = std::stoi(schedule.substr(colon + 1));
+  config.comm.backend = Backend::threads;
+  return plan_run(config).plan;
 }
 
 // One rank's stages with random tokens, and what is timed.
 class Rank {
  public:
-  Rank(const TrainerOptions& options, const Schedule& schedule, Communicator& world)
-      : options_(options),
+  Rank(const RunPlan& plan, Communicator& world)
+      : plan_(plan),
         world_(world),
-        alone_(world, options, schedule.num_microbatches),
-        bounds_(slice_bounds(schedule, options.sequence_length)),
-        stages_(make_stages(options, schedule, world.rank())) {
+        alone_(world, plan, tensor_kind(plan, at::kCPU)),
+        bounds_(plan.slice_bounds()),
+        stages_(make_stages(plan, world.rank(), {})) {
     std::map<int, Stage*> local;
     for (const auto& [number, stage] : stages_)
       local[number] = stage.get();
-    data_.tokens = at::randint(options.shape.vocab_size, {1, options.sequence_length}, at::kLong);
-    data_.targets = at::randint(options.shape.vocab_size, {1, options.sequence_length}, at::kLong);
-    executor_ = std::make_unique<Executor>(schedule, local, world);
-    lone_executor_ = std::make_unique<Executor>(schedule, local, alone_);
+    for (at::Tensor* tensor : {&data_.tokens, &data_.targets})
+      *tensor = at::randint(plan.shape.vocab_size, {1, bounds_.back()}, at::kLong);
+    executor_ = std::make_unique<Executor>(plan.schedule, local, world);
+    lone_executor_ = std::make_unique<Executor>(plan.schedule, local, alone_);
   }
 
   // Seconds of one step, from barrier to barrier.
@@ -80,13 +86,13 @@ class Rank {
       stage->begin_step(bounds_, 1e-3);
     world_.barrier();
     const auto start = Clock::now();
-    executor.run([this](int) -> const Microbatch& { return data_; }, bounds_, options_.shape.dim,
+    executor.run([this](int) -> const Microbatch& { return data_; }, bounds_, plan_.shape.dim,
                  at::kFloat, start);
     world_.barrier();
     return std::chrono::duration<double>(Clock::now() - start).count();
   }
 
-  const TrainerOptions& options_;
+  const RunPlan& plan_;
   Communicator& world_;
   Alone alone_;
   SliceBounds bounds_;
@@ -101,31 +107,26 @@ struct Measured {
 };
 
 // Bound and step take turns, so that both see the machine at its best once.
-Measured measure(const Options& options, const Schedule& schedule) {
-  TrainerOptions trainer;
-  trainer.shape = options.shape;
-  trainer.layers_per_stage = even_layers(options.shape.layers, schedule.num_stages());
-  trainer.global_batch_size = options.microbatches;
-  trainer.sequence_length = options.sequence_length;
+Measured measure(const Options& options, const RunPlan& plan) {
   Measured all;
   run_threads(options.ranks, {}, [&](Communicator& world) {
     at::set_num_threads(1);
-    Rank rank(trainer, schedule, world);
+    Rank rank(plan, world);
     Measured mine{rank.own_share(), rank.step(), {}};
     for (int repeat = 0; repeat < options.repeats; ++repeat) {
       mine.bound = std::min(mine.bound, rank.own_share());
       mine.time = std::min(mine.time, rank.step());
     }
-    mine.costs = profile_ops(trainer, schedule, world);
+    mine.costs = profile_ops(plan, {}, world);
     if (world.rank() == 0) all = std::move(mine);
   });
   return all;
 }
 
 void report(const Options& options, const std::string& name) {
-  const Schedule schedule = lowered_schedule(options, name);
-  const Measured measured = measure(options, schedule);
-  const Simulation simulation = simulate(schedule, *measured.costs);
+  const RunPlan plan = plan_of(options, name);
+  const Measured measured = measure(options, plan);
+  const Simulation simulation = simulate(plan.schedule, *measured.costs);
   const double limit = simulation.ideal / simulation.makespan;
   const double reached = measured.bound / measured.time;
   fmt::print(
@@ -141,20 +142,14 @@ void report(const Options& options, const std::string& name) {
 
 int main(int argc, char** argv) {
   sluice::Options options;
-  options.shape.family = sluice::ModelFamily::llama;
-  options.shape.layers = 16;
-  options.shape.dim = 256;
-  options.shape.heads = options.shape.kv_heads = 4;
-  options.shape.ffn_dim = 704;
-  options.shape.vocab_size = 1024;
   CLI::App app("pipelines of real work against their limit");
   app.add_option("--ranks", options.ranks);
   app.add_option("--microbatches", options.microbatches);
   app.add_option("--repeats", options.repeats);
-  app.add_option("--layers", options.shape.layers);
-  app.add_option("--dim", options.shape.dim);
-  app.add_option("--ffn", options.shape.ffn_dim);
-  app.add_option("--vocab", options.shape.vocab_size);
+  app.add_option("--layers", options.model.layers);
+  app.add_option("--dim", options.model.dim);
+  app.add_option("--ffn", options.model.ffn_dim);
+  app.add_option("--vocab", options.model.vocab_size);
   app.add_option("--seq", options.sequence_length);
   app.add_option("--schedules", options.schedules, "NAME or NAME:SLICES")->delimiter(',');
   CLI11_PARSE(app, argc, argv);

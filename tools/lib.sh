@@ -3,9 +3,9 @@
 # Everything here reports on standard error; standard output belongs to the program.
 # shellcheck shell=bash disable=SC2034,SC2154
 
-build_packages=(g++ cmake ninja-build libfmt-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev)
-engine_packages=("${build_packages[@]}" libssl-dev libopenmpi-dev openmpi-bin python3 python3-pip)
-fuzz_packages=("${build_packages[@]}" libssl-dev clang libclang-rt-14-dev)
+build_packages=(g++ cmake ninja-build libfmt-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev libssl-dev)
+engine_packages=("${build_packages[@]}" libopenmpi-dev openmpi-bin python3 python3-pip)
+fuzz_packages=("${build_packages[@]}" clang libclang-rt-14-dev)
 test_packages=("${engine_packages[@]}" clang libclang-rt-14-dev clang-format libgtest-dev libbenchmark-dev bible-kjv)
 
 readonly kTorch=2.11.0
@@ -160,7 +160,7 @@ require_engine() {
   refusal=$(refusal)
   choose_torch
   if [[ $refusal ]] && ! find_torch; then
-    say "missing $torch_name: $refusal; run '$root/sluice train --help' once by itself (about" \
+    say "missing $torch_name: $refusal; run '$root/sluice train --build' once by itself (about" \
       "$torch_size go to $torch_cache), or set SLUICE_TORCH_DIR to the folder that holds torch"
     require_packages "$@"
     exit $kExitUsage

@@ -8,13 +8,12 @@
 
 #include "comm/threads/threads.h"
 #include "model/autograd_layer.h"
+#include "plan/plan_run.h"
 #include "runtime/trainer.h"
-#include "schedule/generators/generator.h"
-#include "schedule/validate.h"
 
 namespace {
 
-constexpr int kRanks = 2, kLayers = 4, kLength = 32, kVocabulary = 27;
+constexpr int kRanks = 2, kLength = 32, kVocabulary = 27;
 
 // No attention and no convolution: a learned triangle mixes earlier tokens into later ones, and a
 // gate decides how much of that passes.
@@ -56,23 +55,23 @@ std::vector<std::int32_t> made_up_language() {
 }  // namespace
 
 int main() {
-  sluice::GeneratorOptions generator;
-  generator.devices = kRanks;
-  generator.microbatches = 4;
-  const sluice::Validation schedule = validate(sluice::generate_schedule("zb-v", generator));
+  // As in a configuration file; sluice::load_config reads one.
+  sluice::Config config;
+  config.model.layers = 4;  // one for each of ZB-V's stages
+  config.model.dim = 32;
+  config.model.vocab_size = kVocabulary;
+  config.training.steps = 40;
+  config.training.sequence_length = kLength;
+  config.training.global_batch_size = 8;
+  config.optimizer.lr = 0.01;
+  config.parallelism.pipeline_parallel_degree = kRanks;
+  config.parallelism.pipeline_parallel_schedule = "zb-v";
+  config.parallelism.num_microbatches = 4;
+  config.comm.backend = sluice::Backend::threads;
+  const sluice::RunPlan plan = sluice::plan_run(config).plan;
 
-  sluice::TrainerOptions options;
-  options.shape.layers = kLayers;  // one for each of ZB-V's stages
-  options.shape.dim = 32;
-  options.shape.vocab_size = kVocabulary;
-  options.shape.positions = kLength;
-  options.layers_per_stage = sluice::even_layers(kLayers, schedule.lowered.num_stages());
-  options.global_batch_size = 8;
-  options.sequence_length = kLength;
-  options.learning_rate = 0.01;
-  options.num_steps = 40;
-  options.max_norm = 1;
-  options.make_layer = [](const sluice::LayerOptions& layer) {
+  sluice::Machine machine;
+  machine.make_layer = [](const sluice::LayerOptions& layer) {
     return sluice::wrap_module(layer, std::make_shared<MixerImpl>(layer.shape.dim, kLength));
   };
 
@@ -82,8 +81,8 @@ int main() {
       {.sequence_length = kLength, .vocab_size = kVocabulary});
   sluice::run_threads(kRanks, {}, [&](sluice::Communicator& world) {
     at::set_num_threads(1);
-    sluice::Trainer trainer(options, schedule.lowered, data, world);
-    for (std::int64_t step = 1; step <= options.num_steps; ++step) {
+    sluice::Trainer trainer(plan, data, world, machine);
+    for (std::int64_t step = 1; step <= config.training.steps; ++step) {
       const sluice::StepResult result = trainer.step(step);
       if (world.rank() == 0 && (step == 1 || step % 10 == 0))
         fmt::print("step {:2}  loss {:.3f}  stash of rank 0 {} bytes\n", step, result.loss,

@@ -1,5 +1,6 @@
 #include "cli/banner.h"
 
+#include "base/names.h"
 #include "base/text.h"
 #include "cost/parameters.h"
 
@@ -12,11 +13,11 @@ std::string folder_text(const char* what, const std::string& folder) {
 
 }  // namespace
 
-std::vector<std::string> banner(const RunSetup& setup, const Datasets& data, int threads_per_rank,
+std::vector<std::string> banner(const RunPlan& plan, const Datasets& data, int threads_per_rank,
                                 const std::string& device) {
-  const Config& config = setup.config;
-  const Schedule& schedule = setup.schedule;
-  const MeshShape mesh = mesh_of(setup.options, schedule);
+  const Config& config = plan.config;
+  const Schedule& schedule = plan.schedule;
+  const MeshShape& mesh = plan.mesh;
   std::string data_line = fmt::format("data: {}, {} of {}", config.data.path,
                                       counted(data.training.num_samples(), "training sample"),
                                       counted(config.training.sequence_length, "token"));
@@ -26,13 +27,13 @@ std::vector<std::string> banner(const RunSetup& setup, const Datasets& data, int
   return {
       fmt::format("model: {}, {}, dim {}, {}, {}", config.model.shape,
                   counted(config.model.layers, "layer"), config.model.dim,
-                  counted(num_parameters(setup.options.shape), "parameter"), config.training.dtype),
+                  counted(num_parameters(plan.shape), "parameter"), config.training.dtype),
       fmt::format("mesh: {} data x {} pipeline x {} tensor = {} ({}), {} each, on {}", mesh.data(),
                   mesh.pipeline, mesh.tensor, counted(mesh.size(), "rank"), config.comm.backend,
                   counted(threads_per_rank, "thread"), device),
       fmt::format("schedule: {}, {} of {} per step", schedule.name,
                   counted(schedule.num_microbatches, "microbatch"),
-                  counted(staged_model(setup.options, schedule).sequences, "sequence")),
+                  counted(plan.sequences(), "sequence")),
       data_line,
       fmt::format("folders: {}, {}", folder_text("checkpoints", config.checkpoint.folder),
                   folder_text("metrics", config.metrics.folder))};

@@ -4,13 +4,13 @@
 #include <string>
 #include <vector>
 
-#include "cli/run_setup.h"
+#include "run/plan.h"
 #include "runtime/datasets.h"
 
 namespace sluice::cli {
 
 // Lines for people: model, mesh, schedule, data, folders. `device` is what the ranks compute on.
-std::vector<std::string> banner(const RunSetup& setup, const Datasets& data, int threads_per_rank,
+std::vector<std::string> banner(const RunPlan& plan, const Datasets& data, int threads_per_rank,
                                 const std::string& device);
 
 }  // namespace sluice::cli

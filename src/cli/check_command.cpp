@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/price.h"
+#include "schedule/text_format.h"
 
 namespace sluice::cli {
 namespace {
@@ -17,7 +18,7 @@ struct Flags {
 void run(const Flags& flags, ExitCode& exit_code) {
   const bool json = flags.output.format("text,json") == Format::json;
   PricedSchedule checked;
-  checked.schedule = read_named_schedule(flags.file);
+  checked.schedule = read_schedule_file(flags.file);
   checked.validation = validate(checked.schedule, {.max_buffers = flags.buffers});
   exit_code = checked.validation.valid() ? ExitCode::ok : ExitCode::invalid_schedule;
   if (json) return flags.output.write(result_json(checked, false));

@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
-#include <vector>
 
 #include "base/error.h"
 
@@ -15,21 +14,19 @@ void add_check(CLI::App& app, ExitCode& exit_code);
 void add_simulate(CLI::App& app, ExitCode& exit_code);
 void add_compare(CLI::App& app, ExitCode& exit_code);
 void add_data(CLI::App& app, ExitCode& exit_code);
+void add_partition(CLI::App& app);
+void add_train(CLI::App& app, ExitCode& exit_code);
 // help [COMMAND] and completion bash|zsh, from what `app` holds when they run.
 void add_help(CLI::App& app);
 void add_completion(CLI::App& app);
 
 // All of the following; the one of a program without torch says how to get that.
 void add_engine_commands(CLI::App& app, ExitCode& exit_code);
-void add_train(CLI::App& app, ExitCode& exit_code);
 void add_generate(CLI::App& app);
 void add_import(CLI::App& app);
 void add_export(CLI::App& app);
 void add_evaluate(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_profile(CLI::App& app, ExitCode& exit_code);
-void add_partition(CLI::App& app);
-// --section.key of every key that these take; none in a program without torch.
-std::vector<std::string> config_flags();
 
 }  // namespace sluice::cli

@@ -25,8 +25,13 @@ std::string title(const ComparisonRequest& request) {
   const PricingFlags& pricing = request.pricing;
   if (request.profile)
     return text + fmt::format("times and bytes of {}", printable(pricing.costs_file));
-  text += fmt::format("F,I,W = {},{},{} per device and microbatch", number(pricing.times.f),
-                      number(pricing.times.i), number(pricing.times.w));
+  if (pricing.model)
+    text += fmt::format("{} on {} tokens, ", pricing.model_name, pricing.sequence_length);
+  const auto shown = [&](double time) {
+    return pricing.times_given ? number(time) : fmt::format("{:.6g}", time);
+  };
+  text += fmt::format("F,I,W = {},{},{} per device and microbatch", shown(pricing.times.f),
+                      shown(pricing.times.i), shown(pricing.times.w));
   if (pricing.comm > 0) text += fmt::format(", messages {}", number(pricing.comm));
   if (!pricing.contention.empty()) text += ", with contention";
   return text;
@@ -61,6 +66,8 @@ std::string text(const ComparisonRequest& request, const Comparison& comparison)
                     "\nranked by makespan; * no faster schedule here needs as little memory\n"
                     "peak in device-microbatches; span and bubble presume deferred validation, "
                     "which lets steps overlap\n";
+  if (!request.slices.sizes.empty())
+    out += fmt::format("slices of {}\n", slice_sizes_text(request.slices.sizes));
   out += "\nthe command for each row:\n";
   for (const ComparedRow& row : comparison.rows)
     out += fmt::format("  {:<{}}  {}\n", row.label, width, printable(row.command));
@@ -80,6 +87,11 @@ std::string json(const ComparisonRequest& request, const Comparison& comparison)
   else
     out += fmt::format("  \"times\": [{},{},{}],\n  \"comm\": {},\n", number(pricing.times.f),
                        number(pricing.times.i), number(pricing.times.w), number(pricing.comm));
+  if (pricing.model)
+    out += fmt::format("  \"model\": {},\n  \"tokens\": {},\n", json_quote(pricing.model_name),
+                       pricing.sequence_length);
+  if (!request.slices.sizes.empty())
+    out += fmt::format("  \"slice_sizes\": [{}],\n", fmt::join(request.slices.sizes, ","));
   if (!pricing.contention.empty())
     out += fmt::format("  \"contention\": [{}],\n", fmt::join(pricing.contention, ","));
   out += fmt::format("  \"reference\": {},\n  \"schedules\": [", json_quote(comparison.reference));
@@ -115,6 +127,19 @@ void read_profile(ComparisonRequest& request) {
       });
 }
 
+// Slices that are not given: four, balanced where there is a model; or those of the profile.
+void cut(ComparisonRequest& request) {
+  SliceFlags& slices = request.slices;
+  if (!slices.given())
+    slices.slices = request.profile && request.profile->num_slices() > 1
+                        ? request.profile->num_slices()
+                        : std::min(4, slices.tokens);
+  if (request.pricing.model && !slices.sizes_given()) slices.balanced = slices.slices > 1;
+  slices.check();
+  slices.balance(request.pricing);
+  request.pricing.count_model(slices.tokens);
+}
+
 void run(Flags& flags) {
   ComparisonRequest& request = flags.request;
   for (const auto& [flag, value] :
@@ -130,15 +155,11 @@ void run(Flags& flags) {
       request.generators.push_back(&generator);
   }
   const Format format = flags.output.format("text,svg,json");
-  request.slices.check();
   request.pricing.check();
   if (!request.pricing.contention.empty())
     check_contention(request.pricing.contention, request.devices, "--contention");
   read_profile(request);
-  if (!request.slices.given())
-    request.slices.slices = request.profile && request.profile->num_slices() > 1
-                                ? request.profile->num_slices()
-                                : std::min(4, request.slices.tokens);
+  cut(request);
   const Comparison comparison = compare(request);
   if (comparison.rows.empty()) {
     // The first asks least of all.

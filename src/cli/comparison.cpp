@@ -71,6 +71,8 @@ std::string shell_word(const std::string& text) {
   return out + "'";
 }
 
+bool same(const OpTimes& a, const OpTimes& b) { return a.f == b.f && a.i == b.i && a.w == b.w; }
+
 // What is not given has its default. {} writes a double so that it reads back as the same number.
 std::string command_of(const ComparisonRequest& request, const Variant& variant,
                        const GeneratorOptions& options, const OpTimes& times) {
@@ -81,15 +83,21 @@ std::string command_of(const ComparisonRequest& request, const Variant& variant,
     out += fmt::format(" --stages-per-device {}", options.stages_per_device);
   if (variant.slices > 1) {
     out += fmt::format(" --slices {}", variant.slices);
-    if (!request.slices.sizes.empty())
-      out += fmt::format(" --tokens {} --slice-sizes {}", request.slices.tokens,
-                         fmt::join(request.slices.sizes, ","));
+    if (request.slices.balanced)
+      out += " --slice-sizes balanced";
+    else if (!request.slices.sizes.empty())
+      out += fmt::format(" --slice-sizes {}", fmt::join(request.slices.sizes, ","));
+    if (request.slices.multiple > 0)
+      out += fmt::format(" --slice-multiple {}", request.slices.multiple);
   }
   if (knobs.memory_cap) out += fmt::format(" --memory-cap {}", *options.memory_cap);
   const PricingFlags& pricing = request.pricing;
+  if (pricing.model || (variant.slices > 1 && !request.slices.sizes.empty()))
+    out += fmt::format(" --tokens {}", request.slices.tokens);
+  if (pricing.model) out += fmt::format(" --model {}", pricing.model_name);
   if (request.profile)
     out += fmt::format(" --costs {} --redeal", shell_word(pricing.costs_file));
-  else if (times.f != 1 || times.i != 1 || times.w != 1)
+  else if (!same(times, pricing.default_times()))
     out += fmt::format(" --times {},{},{}", times.f, times.i, times.w);
   if (pricing.comm > 0) out += fmt::format(" --comm {}", pricing.comm);
   if (pricing.keep_after_i != 1) out += fmt::format(" --keep-after-i {}", pricing.keep_after_i);
@@ -122,8 +130,9 @@ ComparedRow price_variant(const ComparisonRequest& request, const Variant& varia
     throw UserError(validation.problems.front().line(), ExitCode::invalid_schedule);
   // Stages per device of a chain: 1 for two pipes that share the devices.
   const double share = static_cast<double>(schedule.num_stages()) / schedule.num_devices();
-  Costs costs = request.profile ? redeal(*request.profile, schedule)
-                                : unit_costs(schedule, divided(share), pricing.comm, 1);
+  Costs costs = request.profile ? with_slices_of(schedule, redeal(*request.profile, schedule))
+                                : unit_costs(schedule, divided(share), pricing.comm, 1,
+                                             pricing.shares(schedule));
   if (!request.profile) costs.contention = pricing.contention;
   ComparedRow row;
   row.label = label_of(request, variant);

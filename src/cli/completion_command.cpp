@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/run_config.h"
 #include "cli/output.h"
 
 namespace sluice::cli {

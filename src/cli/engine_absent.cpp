@@ -4,21 +4,26 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/train.h"
 
 namespace sluice::cli {
 namespace {
 
 // The script ./sluice has the same names.
-constexpr std::array<std::pair<const char*, const char*>, 8> kCommands = {
-    {{"train", "train a model through a schedule (./sluice train CONFIG)"},
-     {"generate", "sample text from a checkpoint (./sluice generate CHECKPOINT)"},
+constexpr std::array<std::pair<const char*, const char*>, 6> kCommands = {
+    {{"generate", "sample text from a checkpoint (./sluice generate CHECKPOINT)"},
      {"evaluate", "a checkpoint's loss on tokens (./sluice evaluate CHECKPOINT --tokens FILE)"},
      {"inspect", "what a checkpoint holds (./sluice inspect CHECKPOINT)"},
      {"import", "weights from Hugging Face's form (./sluice import HF_DIR --out FOLDER)"},
      {"export", "weights for transformers (./sluice export CHECKPOINT --out HF_DIR)"},
-     {"profile", "measure what the ops of a training run cost (./sluice profile CONFIG)"},
-     {"partition",
-      "split layers over stages for the fastest slowest device (./sluice partition CONFIG)"}}};
+     {"profile", "measure what the ops of a training run cost (./sluice profile CONFIG)"}}};
+
+UserError absent(const std::string& command) {
+  return user_error(
+      "this program was built without torch: run ./sluice {}, which fetches it and builds the "
+      "engine",
+      command);
+}
 
 }  // namespace
 
@@ -26,15 +31,10 @@ void add_engine_commands(CLI::App& app, ExitCode&) {
   for (const auto& [name, help] : kCommands) {
     CLI::App* command = app.add_subcommand(name, help);
     command->allow_extras();
-    command->callback([name = name] {
-      throw user_error(
-          "this program was built without torch: run ./sluice {}, which fetches it and builds the "
-          "engine",
-          name);
-    });
+    command->callback([name = name] { throw absent(name); });
   }
 }
 
-std::vector<std::string> config_flags() { return {}; }
+ExitCode train(const TrainRequest&) { throw absent("train"); }
 
 }  // namespace sluice::cli

@@ -55,7 +55,7 @@ constexpr std::size_t kMaxPromptBytes = std::size_t{64} << 20;
 
 // The line end that echo and editors put after the last line is no part of the prompt.
 std::string standard_input() {
-  std::string text = read_file("-", kMaxPromptBytes);
+  std::string text = read_text("-", kMaxPromptBytes);
   if (text.ends_with('\n')) text.pop_back();
   if (text.empty()) throw user_error("--prompt is '-': standard input is empty; needs a text");
   return text;

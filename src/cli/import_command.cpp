@@ -1,5 +1,6 @@
 // sluice import HF_DIR --out FOLDER and sluice export CHECKPOINT --out HF_DIR: weights from and to
 // Hugging Face folders.
+#include "base/names.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "runtime/weights/hf_import.h"

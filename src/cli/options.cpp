@@ -1,15 +1,14 @@
 #include "cli/options.h"
 
-#include <sys/stat.h>
+#include <fmt/ranges.h>
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <memory>
 #include <numeric>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cost/known_models.h"
+#include "cost/profiled_slices.h"
 #include "plan/redeal.h"
 
 namespace sluice::cli {
@@ -19,6 +18,10 @@ namespace {
 std::string called(const std::string& names) {
   const std::size_t start = names.starts_with("--") ? 0 : names.find(",--") + 1;
   return names.substr(start, names.find(',', start) - start);
+}
+
+std::int64_t tokens_of(const std::vector<std::int64_t>& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
 }
 
 }  // namespace
@@ -104,6 +107,16 @@ void PricingFlags::add(CLI::App& app, const std::string& times_help) {
          },
          times_help)
       ->type_name("F,I,W");
+  app.add_option_function<std::string>(
+         "--model",
+         [this](const std::string& text) {
+           model = known_model(text);
+           model_name = text;
+         },
+         fmt::format("price each slice by its FLOPs in this model, and without {} also F, I and W "
+                     "(F of a mean stage takes 1): {}",
+                     times_flag, join(known_model_names(), ", ")))
+      ->type_name("NAME");
   add_number(app, "--comm", comm, 0, 1e12, "latency of a message between devices (default 0)");
   add_number(app, "--keep-after-i", keep_after_i, 0, 1,
              "share of a stage-activation kept between I and W (default 1)");
@@ -125,6 +138,7 @@ void PricingFlags::add_reduce_time(CLI::App& app) {
 
 void PricingFlags::check() const {
   const std::string other = times_given           ? times_flag
+                            : model               ? "--model"
                             : comm > 0            ? "--comm"
                             : !contention.empty() ? "--contention"
                             : reduce_time > 0     ? "--reduce-time"
@@ -136,10 +150,23 @@ void PricingFlags::check() const {
         costs_file, other, other);
 }
 
-std::string measured_on_note(const std::string& file, const Costs& costs) {
-  return costs.measured_on
-             ? fmt::format("{}: measured on {}", file, costs.measured_on->text())
-             : fmt::format("{}: has no measured_on, so it may be of another model", file);
+void PricingFlags::count_model(std::int64_t tokens) {
+  sequence_length = tokens;
+  if (!times_given) times = default_times();
+}
+
+OpTimes PricingFlags::default_times() const {
+  if (!model) return {};
+  const OpTerms work = model_terms(*model, RecomputeLevel::none);
+  const double forward = work.f.of_a_token(sequence_length);
+  return {1, work.i.of_a_token(sequence_length) / forward,
+          work.w.of_a_token(sequence_length) / forward};
+}
+
+SliceShares PricingFlags::shares(const Schedule& schedule) const {
+  if (!model) return {};
+  return slice_shares(model_terms(*model, RecomputeLevel::none),
+                      slice_sizes_of(schedule, sequence_length));
 }
 
 void check_measured_length(const Costs& costs, std::int64_t tokens) {
@@ -151,22 +178,37 @@ void check_measured_length(const Costs& costs, std::int64_t tokens) {
         length, tokens);
 }
 
+Costs with_slices_of(const Schedule& schedule, Costs profile) {
+  const std::vector<std::int64_t>& sizes = schedule.slice_sizes;
+  if (sizes.empty() || profile.slice_sizes.empty() || sizes == profile.slice_sizes) return profile;
+  if (const auto measured = tokens_of(profile.slice_sizes); measured != tokens_of(sizes))
+    throw user_error(
+        "costs: slice_sizes sums to {}, and the schedule's slices hold {} tokens: measure again "
+        "(sluice profile) or correct --tokens",
+        measured, tokens_of(sizes));
+  return resliced(profile, sizes);
+}
+
+std::string slice_sizes_text(const std::vector<std::int64_t>& sizes) {
+  if (sizes.size() <= 8) return fmt::format("{} tokens", fmt::join(sizes, ", "));
+  return fmt::format("{}, ..., {} tokens", sizes.front(), sizes.back());
+}
+
 Costs PricingFlags::costs(const Schedule& schedule, std::int64_t tokens) const {
   if (!costs_file.empty())
     return parse_file(costs_file, kMaxCostsBytes, [&](const std::string& text) {
       Costs costs = redeal ? sluice::redeal(stage_costs_from_json(text), schedule)
                            : costs_from_json(text, schedule);
-      const std::vector<std::int64_t>& sizes = schedule.slice_sizes;
-      check_measured_length(costs, std::accumulate(sizes.begin(), sizes.end(),
-                                                   sizes.empty() ? tokens : std::int64_t{0}));
-      return costs;
+      check_measured_length(
+          costs, schedule.slice_sizes.empty() ? tokens : tokens_of(schedule.slice_sizes));
+      return with_slices_of(schedule, std::move(costs));
     });
   if (reduce_time > 0 && !schedule.has(OpKind::ReduceGrad))
     throw user_error(
         "--reduce-time is {}: {} has no REDUCE_GRAD; let sluice schedule --reduce add it or leave "
         "the flag out",
         number(reduce_time), schedule.name);
-  Costs costs = unit_costs(schedule, times, comm, keep_after_i);
+  Costs costs = unit_costs(schedule, times, comm, keep_after_i, shares(schedule));
   if (!contention.empty()) check_contention(contention, schedule.num_devices(), "--contention");
   costs.contention = contention;
   if (reduce_time > 0) {
@@ -180,25 +222,43 @@ void SliceFlags::add(CLI::App& app, const std::string& help) {
   option_ = add_int(app, "--slices", slices, 1, kMaxSlices, help);
   tokens_option_ = add_int(app, "--tokens", tokens, 1, 1 << 30,
                            "tokens of a microbatch's sequence (default 4096)");
-  app.add_option_function<std::string>(
-         "--slice-sizes",
-         [this](const std::string& text) {
-           for (const std::string_view part : split(text, ',')) {
-             const auto value = parse_int(trim(part));
-             if (!value || *value < 1)
-               throw user_error("--slice-sizes is '{}': '{}' is not a number of tokens", text,
-                                part);
-             sizes.push_back(*value);
-           }
-         },
-         "tokens of each slice, summing to --tokens (default: equal slices)")
-      ->type_name("A,B,..");
+  sizes_option_ =
+      app.add_option_function<std::string>(
+             "--slice-sizes", [this](const std::string& text) { set_sizes(text); },
+             "tokens of each slice, summing to --tokens; or even: as many tokens in each; or "
+             "balanced: as much work in each, by --model or by a profile in --costs (default: "
+             "even; of compare with --model: balanced)")
+          ->type_name("A,B,..|even|balanced");
+  add_int(app, "--slice-multiple", multiple, 1, 1 << 30,
+          "balanced slices begin at multiples of N tokens (default 128, or the power of two that "
+          "is at most an eighth of a mean slice); halved where a slice would be empty");
+}
+
+void SliceFlags::set_sizes(const std::string& text) {
+  balanced = text == "balanced";
+  if (balanced || text == "even") return;
+  for (const std::string_view part : split(text, ',')) {
+    const auto value = parse_int(trim(part));
+    if (!value || *value < 1)
+      throw user_error(
+          "--slice-sizes is '{}': '{}' is not a number of tokens; write numbers joined by commas, "
+          "even or balanced",
+          text, part);
+    sizes.push_back(*value);
+  }
 }
 
 void SliceFlags::check() {
   if (slices > tokens)
     throw user_error("--slices is {}: a sequence of {} tokens has at most {}", slices, tokens,
                      tokens);
+  if (balanced && slices < 2)
+    throw user_error("--slice-sizes is 'balanced': --slices is {}; cut sequences with --slices 4",
+                     slices);
+  check_needs(multiple > 0, "--slice-multiple", balanced, "--slice-sizes balanced");
+  if (multiple > tokens)
+    throw user_error("--slice-multiple is {}: a sequence has {} tokens; use a smaller multiple",
+                     multiple, tokens);
   if (sizes.empty()) return;
   if (option_->count() > 0 && slices != static_cast<int>(sizes.size()))
     throw user_error("--slice-sizes has {} slices, but --slices is {}: leave --slices out",
@@ -211,33 +271,45 @@ void SliceFlags::check() {
   slices = static_cast<int>(sizes.size());
 }
 
-std::string read_file(const std::string& path, std::size_t most_bytes) {
-  using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
-  const bool standard_input = path == "-";
-  const File file(standard_input ? stdin : std::fopen(path.c_str(), "rb"),
-                  standard_input ? [](std::FILE*) { return 0; } : std::fclose);
-  if (!file) throw user_error("cannot read '{}': {}", path, std::strerror(errno));
-  const auto check_size = [&](std::size_t bytes) {
-    if (bytes > most_bytes)
-      throw user_error("'{}' is too large: at most {} MiB are read from such a file", path,
-                       most_bytes >> 20);
+namespace {
+
+// F, I and W of the slices that the costs file was measured with, and the tokens of all of them.
+std::pair<WorkTerms, std::int64_t> profiled_work(const std::string& file) {
+  return parse_file(file, kMaxCostsBytes, [](const std::string& text) {
+    const Costs profile = stage_costs_from_json(text);
+    if (profile.slice_sizes.size() < 2)
+      throw user_error(
+          "costs: balanced slices need the times of at least two slices and their slice_sizes: "
+          "profile a schedule with slices, or give --model instead");
+    return std::pair(fitted_terms(profile, profile.slice_sizes), tokens_of(profile.slice_sizes));
+  });
+}
+
+}  // namespace
+
+void SliceFlags::balance(const PricingFlags& pricing) {
+  if (!balanced) return;
+  const auto slicing = [&] {
+    return BalancedSlicing{
+        .length = tokens,
+        .slices = slices,
+        .multiple = multiple > 0 ? multiple : default_slice_multiple(tokens, slices)};
   };
-  struct stat status = {};
-  if (::fstat(::fileno(file.get()), &status) == 0 && S_ISREG(status.st_mode))
-    check_size(static_cast<std::size_t>(status.st_size));
-  // A pipe or a device says nothing of its size: it is counted as it comes.
-  std::string text;
-  char block[1 << 16];
-  for (;;) {
-    const std::size_t got = std::fread(block, 1, sizeof block, file.get());
-    if (std::memchr(block, 0, got))
-      throw user_error("'{}' is not a text file: it holds a NUL byte", path);
-    text.append(block, got);
-    check_size(text.size());
-    if (got < sizeof block) break;
+  if (pricing.model) {
+    sizes = balanced_slice_sizes(*pricing.model, RecomputeLevel::none, slicing());
+    return;
   }
-  if (std::ferror(file.get())) throw user_error("cannot read '{}': {}", path, std::strerror(errno));
-  return text;
+  if (pricing.costs_file.empty())
+    throw user_error(
+        "--slice-sizes is 'balanced': no model says how much work a token is; give --model {}, or "
+        "--costs FILE of slices that were measured",
+        join(known_model_names(), " | "));
+  const auto [work, measured] = profiled_work(pricing.costs_file);
+  if (stated_tokens() > 0 && tokens != measured)
+    throw user_error("--tokens is {}: {} was measured with {}; leave --tokens out", tokens,
+                     pricing.costs_file, measured);
+  tokens = static_cast<int>(measured);
+  sizes = balanced_slice_sizes(work, slicing());
 }
 
 }  // namespace sluice::cli

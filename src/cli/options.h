@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "cost/costs.h"
 #include "schedule/generators/generator.h"
 #include "schedule/schedule.h"
@@ -35,7 +36,8 @@ void check_needs(bool given, std::string_view flag, bool there, std::string_view
 inline constexpr const char* kTimesHelp =
     "times of one stage's F,I,W on a whole microbatch (default 1,1,1; B = I + W)";
 
-// --times, --comm, --contention, --reduce-time, --keep-after-i, --costs: how a schedule is priced.
+// --times, --model, --comm, --contention, --reduce-time, --keep-after-i, --costs: how a schedule is
+// priced.
 struct PricingFlags {
   OpTimes times;
   double comm = 0;
@@ -46,27 +48,44 @@ struct PricingFlags {
   std::string times_flag = "--times";
   bool times_given = false;
   bool redeal = false;  // the layers of the costs file, to the stages of the schedule
+  std::string model_name;
+  std::optional<ModelShape> model;
+  std::int64_t sequence_length = 0;  // of the model's microbatches, from count_model
 
   void add(CLI::App& app, const std::string& times_help);
   void add_reduce_time(CLI::App& app);
   void check() const;  // contradicting flags
+  // Where there is a model, its sequences have so many tokens. Unless --times says otherwise, ops
+  // then take what its FLOPs say, of which the F of a mean stage is the unit.
+  void count_model(std::int64_t tokens);
+  // Of a stage without --times: by the FLOPs of the model, else 1,1,1.
+  OpTimes default_times() const;
+  // What the slices of a schedule take of an op, by the model's FLOPs; nothing without a model.
+  SliceShares shares(const Schedule& schedule) const;
   // REQUIRES: check(). `tokens`: of a sequence, where the user states it; 0: unknown. Throws
   // UserError for a costs file of other sequences, or of other stages.
   Costs costs(const Schedule& schedule, std::int64_t tokens) const;
 };
 
-// One line on what a costs file was measured on, or that it does not say so.
-std::string measured_on_note(const std::string& file, const Costs& costs);
 // Throws UserError where the file was measured with sequences of another length than `tokens`
 // (0: unknown).
 void check_measured_length(const Costs& costs, std::int64_t tokens);
+// The profile with the slices of the schedule, fitted where it was measured with others (resliced).
+// Throws UserError where they make up sequences of different lengths.
+Costs with_slices_of(const Schedule& schedule, Costs profile);
 
-// --tokens, --slices, --slice-sizes: how a microbatch is cut.
+// "56960, 30464, 23680, 19968 tokens"; of many slices, the first and the last.
+std::string slice_sizes_text(const std::vector<std::int64_t>& sizes);
+
+// --tokens, --slices, --slice-sizes, --slice-multiple: how a microbatch is cut.
 struct SliceFlags {
   int slices = 1;
   int tokens = 4096;
-  std::vector<std::int64_t> sizes;
+  std::vector<std::int64_t> sizes;  // empty: even
+  bool balanced = false;
+  int multiple = 0;  // of tokens, for balanced slices; 0: the default
 
+  bool sizes_given() const { return sizes_option_ && sizes_option_->count() > 0; }
   bool given() const { return (option_ && option_->count() > 0) || !sizes.empty(); }
   // Tokens of a sequence where the user states them, else 0.
   std::int64_t stated_tokens() const {
@@ -75,34 +94,21 @@ struct SliceFlags {
 
   void add(CLI::App& app, const std::string& help);
   void check();  // sums and counts; sets slices from the sizes
+  // Sets the sizes of balanced slices: by the model, else by a fit of the costs file. REQUIRES:
+  // check() of both. Throws UserError where neither is to be had.
+  void balance(const PricingFlags& pricing);
 
  private:
+  void set_sizes(const std::string& text);
+
   const CLI::Option* option_ = nullptr;
+  const CLI::Option* sizes_option_ = nullptr;
   const CLI::Option* tokens_option_ = nullptr;
 };
 
 // "3,4,2" as numbers; throws with the flag's name.
 std::vector<double> parse_numbers(std::string_view flag, std::string_view text);
 
-// More than anyone needs: a lowered schedule of 512 devices, 1024 stages and 2048 microbatches has
-// 160 MiB.
-inline constexpr std::size_t kMaxScheduleBytes = std::size_t{1} << 30;
-inline constexpr std::size_t kMaxCostsBytes = std::size_t{64} << 20;
 inline constexpr std::size_t kMaxBlockBytes = std::size_t{64} << 20;
-
-// The whole of a text file; "-" is standard input. Throws UserError, also for a file of more than
-// `most_bytes` and for one that is not text.
-std::string read_file(const std::string& path, std::size_t most_bytes);
-
-// What `parse` makes of a file's text; a UserError of it begins with the file's name.
-template <typename Parse>
-auto parse_file(const std::string& path, std::size_t most_bytes, Parse parse) {
-  const std::string text = read_file(path, most_bytes);
-  try {
-    return parse(text);
-  } catch (const UserError& error) {
-    throw UserError(fmt::format("{}: {}", path, error.what()), error.code());
-  }
-}
 
 }  // namespace sluice::cli

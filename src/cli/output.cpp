@@ -259,7 +259,11 @@ std::string caption(const PricedSchedule& priced) {
       fmt::format("{}, {}, {}", counted(s.num_devices(), "device"),
                   counted(s.num_stages(), "stage"), counted(s.num_microbatches, "microbatch"));
   if (s.num_slices > 1) out += fmt::format(" of {} slices", s.num_slices);
+  if (!s.slice_sizes.empty()) out += fmt::format(" ({})", slice_sizes_text(s.slice_sizes));
   if (s.num_pipes() > 1) out += fmt::format(", {} pipes", s.num_pipes());
+  if (!priced.model.empty())
+    out += fmt::format(", {} with F,I,W = {:.4g},{:.4g},{:.4g}", priced.model, priced.times.f,
+                       priced.times.i, priced.times.w);
   if (!priced.simulation) return out;
   const Simulation& sim = *priced.simulation;
   const std::string_view unit = priced.seconds ? " s" : "";
@@ -292,6 +296,8 @@ std::string result_json(const PricedSchedule& priced, bool timeline) {
   field("stages_per_device", fmt::format("{}", s.placement.stages_per_device()));
   field("microbatches", fmt::format("{}", s.num_microbatches));
   field("slices", fmt::format("{}", s.num_slices));
+  if (!s.slice_sizes.empty())
+    field("slice_sizes", fmt::format("[{}]", fmt::join(s.slice_sizes, ",")));
   field("pipes", fmt::format("{}", s.num_pipes()));
   count("ops", s.num_compute_ops());
   field("valid", priced.validation.valid() ? "true" : "false");
@@ -303,6 +309,10 @@ std::string result_json(const PricedSchedule& priced, bool timeline) {
                             json_quote(problem.op), json_quote(problem.text));
   }
   field("problems", problems + "]");
+  if (!priced.model.empty()) {
+    field("model", json_quote(priced.model));
+    field("times", numbers_json({priced.times.f, priced.times.i, priced.times.w}));
+  }
   if (priced.simulation) {
     const Simulation& sim = *priced.simulation;
     if (!priced.contention.empty()) field("contention", numbers_json(priced.contention));

@@ -35,6 +35,8 @@ struct PricedSchedule {
   Validation validation;
   std::optional<Simulation> simulation;
   bool seconds = false;            // times are seconds
+  std::string model;               // of --model; else ""
+  OpTimes times;                   // of a stage's ops, with a model
   std::vector<double> contention;  // of the costs
   std::string note;                // on the costs file, for standard error; else ""
 };

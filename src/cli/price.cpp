@@ -2,12 +2,9 @@
 
 #include <fmt/ranges.h>
 
-#include <filesystem>
-
 #include "base/say.h"
 #include "base/text.h"
 #include "plan/redeal.h"
-#include "schedule/text_format.h"
 
 namespace sluice::cli {
 namespace {
@@ -34,6 +31,8 @@ PricedSchedule price(PriceRequest request) {
   if (request.pricing.redeal)
     priced.note += fmt::format("\nsluice: layers of the stages: {}", fmt::join(costs.layers, ", "));
   priced.contention = costs.contention;
+  priced.model = request.pricing.model_name;
+  priced.times = request.pricing.times;
   priced.simulation =
       simulate(priced.schedule, costs,
                {.timeline = request.timeline, .keep_after_i = request.pricing.keep_after_i});
@@ -50,15 +49,6 @@ Schedule generate_with_profile(const Generator& generator, GeneratorOptions opti
   options.stage_times = times.stages;
   options.comm = times.comm;
   return generate_schedule(generator, options);
-}
-
-Schedule read_named_schedule(const std::string& file) {
-  Schedule schedule = parse_file(file, kMaxScheduleBytes,
-                                 [](const std::string& text) { return read_schedule(text); });
-  if (schedule.name == "custom" && file != "-")
-    schedule.name = std::filesystem::path(file).stem().string();
-  schedule.name = printable(schedule.name);
-  return schedule;
 }
 
 ExitCode write_priced(const PricedSchedule& priced, Format format, bool timeline,

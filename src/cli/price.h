@@ -22,10 +22,6 @@ PricedSchedule price(PriceRequest request);
 Schedule generate_with_profile(const Generator& generator, GeneratorOptions options,
                                const Costs& profile);
 
-// The schedule of a file ("-": standard input), named after it unless its metadata has a name.
-// Throws UserError that starts with the file's name.
-Schedule read_named_schedule(const std::string& file);
-
 // Writes it in the format; an invalid schedule's problems go to standard error (json: into the
 // object). Returns ok or invalid_schedule.
 ExitCode write_priced(const PricedSchedule& priced, Format format, bool timeline,

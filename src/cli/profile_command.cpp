@@ -7,10 +7,11 @@
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/report.h"
-#include "cli/run_setup.h"
+#include "cli/run_config.h"
 #include "runtime/profiling.h"
 #include "runtime/rank_device.h"
 #include "runtime/ranks.h"
+#include "sim/simulate.h"
 
 namespace sluice::cli {
 namespace {
@@ -57,24 +58,25 @@ ExitCode run(const Flags& flags) {
   OutputFlags output;
   output.out = flags.out;
   output.format("json");  // refuses another ending
-  const LoadedConfig loaded = load_run_config(flags.file, flags.command->remaining());
-  const RunSetup setup = set_up_run(loaded);
-  const auto& [config, schedule, options, memory, notes] = setup;
+  Config config = with_chosen_backend(load_run_config(flags.file, flags.command->remaining()));
+  config.parallelism.costs.clear();  // what was measured before does not matter
+  const PlannedRun planned = plan_run(config);
+  const RunPlan& plan = planned.plan;
   const RankDevices devices(config.cluster, own_gpu(config.comm));
   return run_ranks(
-      config.comm, mesh_of(options, schedule).size(), report_error,
+      config.comm, plan.mesh.size(), report_error,
       [&](Communicator& world) {
         const auto stream = devices.take(world.rank());
         ProfileOptions profile;
         profile.threads_per_rank = threads_per_rank(world);
         profile.on_progress = [](const std::string& note) { say("sluice: {}\n", note); };
-        Costs costs = profile_ops(options, schedule, world, profile);
+        Costs costs = profile_ops(plan, {.device = devices.device()}, world, profile);
         costs.measured_on->device = devices.text();
         if (world.rank() != 0) return;
         output.write(costs_to_json(costs));
-        if (!output.to_standard_output()) OutputFlags().write(summary(schedule, costs));
+        if (!output.to_standard_output()) OutputFlags().write(summary(plan.schedule, costs));
       },
-      shared_facts(config, schedule, nullptr));
+      shared_facts(plan, nullptr));
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/config/config.h"
+#include "config/config.h"
 #include "runtime/files/metrics_log.h"
 
 namespace sluice::cli {

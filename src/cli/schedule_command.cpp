@@ -81,6 +81,8 @@ void run(Flags& flags, ExitCode& exit_code) {
   check_needs(flags.pricing.redeal, "--redeal", !flags.pricing.costs_file.empty(), "--costs FILE");
   flags.slices.check();
   flags.pricing.check();
+  flags.slices.balance(flags.pricing);
+  flags.pricing.count_model(flags.slices.tokens);
 
   GeneratorOptions& options = flags.generator;
   options.slices = flags.slices.slices;
@@ -88,7 +90,7 @@ void run(Flags& flags, ExitCode& exit_code) {
   options.comm = flags.pricing.comm;
   options.keep_after_i = flags.pricing.keep_after_i;
   if (!flags.block_file.empty())
-    options.block = {flags.block_file, read_file(flags.block_file, kMaxBlockBytes)};
+    options.block = {flags.block_file, read_text(flags.block_file, kMaxBlockBytes)};
   Schedule schedule = generate(generator, options, flags.pricing);
   if (flags.backward == "split") schedule = split_backward(schedule);
   if (flags.backward == "fused") schedule = fuse_backward(schedule);

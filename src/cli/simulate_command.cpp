@@ -1,6 +1,9 @@
 // sluice simulate FILE: simulate and draw a schedule, wherever it comes from.
+#include <numeric>
+
 #include "cli/commands.h"
 #include "cli/price.h"
+#include "schedule/text_format.h"
 
 namespace sluice::cli {
 namespace {
@@ -9,18 +12,38 @@ constexpr const char* kFormats = "grid,svg,html,chrome,json,csv,torch-csv";
 
 struct Flags {
   std::string file;
+  int tokens = 4096;
+  const CLI::Option* tokens_option = nullptr;
   int buffers = -1;
   bool timeline = false;
   PricingFlags pricing;
   OutputFlags output;
 };
 
-void run(const Flags& flags, ExitCode& exit_code) {
+// Tokens of a sequence where the file or the user states them, else 0.
+std::int64_t stated_tokens(const Schedule& schedule, const Flags& flags) {
+  const std::vector<std::int64_t>& sizes = schedule.slice_sizes;
+  const std::int64_t given = flags.tokens_option->count() > 0 ? flags.tokens : 0;
+  if (sizes.empty()) return given;
+  const auto sum = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+  if (given != 0 && given != sum)
+    throw user_error("--tokens is {}: slice_sizes of {} sums to {}; leave --tokens out", given,
+                     flags.file, sum);
+  return sum;
+}
+
+void run(Flags& flags, ExitCode& exit_code) {
   const Format format = flags.output.format(kFormats);
   check_needs(flags.timeline, "--timeline", format == Format::json, "--format json");
+  check_needs(flags.tokens_option->count() > 0, "--tokens",
+              flags.pricing.model || !flags.pricing.costs_file.empty(), "--model or --costs");
   flags.pricing.check();
-  const PricedSchedule priced = price({.schedule = read_named_schedule(flags.file),
+  Schedule schedule = read_schedule_file(flags.file);
+  const std::int64_t tokens = stated_tokens(schedule, flags);
+  flags.pricing.count_model(tokens > 0 ? tokens : flags.tokens);
+  const PricedSchedule priced = price({.schedule = std::move(schedule),
                                        .pricing = flags.pricing,
+                                       .tokens = tokens,
                                        .buffers = flags.buffers,
                                        .timeline = flags.timeline || draws(format)});
   exit_code = write_priced(priced, format, flags.timeline, flags.output);
@@ -34,6 +57,10 @@ void add_simulate(CLI::App& app, ExitCode& exit_code) {
   command->add_option("file", flags->file, "schedule in csv or torch-csv; - is standard input")
       ->required();
   flags->pricing.add(*command, kTimesHelp);
+  flags->tokens_option =
+      add_int(*command, "--tokens", flags->tokens, 1, 1 << 30,
+              "tokens of a microbatch's sequence, for --model and --costs (default: what the file "
+              "says, else 4096)");
   flags->pricing.add_reduce_time(*command);
   add_int(*command, "--buffers", flags->buffers, 0, 1 << 30,
           "call it invalid if a device needs more than N receive buffers");

@@ -7,16 +7,6 @@
 
 namespace sluice {
 
-MeshPlace place_of(int rank, const MeshShape& shape) {
-  return {.data = rank / shape.tensor / shape.pipeline,
-          .pipeline = rank / shape.tensor % shape.pipeline,
-          .tensor = rank % shape.tensor};
-}
-
-int rank_of(const MeshPlace& place, const MeshShape& shape) {
-  return (place.data * shape.pipeline + place.pipeline) * shape.tensor + place.tensor;
-}
-
 // One group for each value that `key` gives a place. Every rank makes all of them, in one order,
 // and keeps its own.
 template <typename Key>

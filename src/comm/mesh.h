@@ -1,38 +1,12 @@
-// The mesh: the ranks of a run laid out as data x pipeline x tensor, tensor ranks next to each
-// other and data ranks farthest apart:
-//
-//   rank = (data * pipeline_degree + pipeline) * tensor_degree + tensor
-//
-// The data axis is replicate x shard, shard ranks next to each other: optimizer states are divided
-// among the shard ranks and repeated on the replicate ranks.
+// The groups of a rank in the mesh (run/mesh_shape.h).
 #pragma once
 
 #include <memory>
 
 #include "comm/communicator.h"
+#include "run/mesh_shape.h"
 
 namespace sluice {
-
-struct MeshShape {
-  int replicate = 1;
-  int shard = 1;
-  int pipeline = 1;
-  int tensor = 1;
-
-  int data() const { return replicate * shard; }
-  int size() const { return data() * pipeline * tensor; }
-  bool operator==(const MeshShape&) const = default;
-};
-
-// Where a rank stands; data = replicate * shard_degree + shard.
-struct MeshPlace {
-  int data = 0;
-  int pipeline = 0;
-  int tensor = 0;
-  bool operator==(const MeshPlace&) const = default;
-};
-MeshPlace place_of(int rank, const MeshShape& shape);
-int rank_of(const MeshPlace& place, const MeshShape& shape);
 
 // One rank's view: the groups of ranks that differ from it along one axis only, in the order of
 // that axis. A rank's number in a group is its index on the axis.

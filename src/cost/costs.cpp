@@ -26,21 +26,23 @@ double Costs::duration(const Op& op) const {
   return 0;
 }
 
-Costs unit_costs(const Schedule& schedule, const OpTimes& times, double comm, double keep_after_i) {
-  std::vector<OpCosts> table;
+Costs unit_costs(const Schedule& schedule, const OpTimes& times, double comm, double keep_after_i,
+                 const SliceShares& shares) {
+  Costs costs(schedule.num_stages(), schedule.num_slices);
   for (int stage = 0; stage < schedule.num_stages(); ++stage)
     for (int slice = 0; slice < schedule.num_slices; ++slice) {
-      const double share = schedule.slice_share(slice);
-      OpCosts costs;
-      costs.f = times.f * share;
-      costs.i = times.i * share;
-      costs.w = times.w * share;
-      costs.b = costs.i + costs.w;
-      costs.after_f = share;
-      costs.after_i = share * keep_after_i;
-      table.push_back(costs);
+      const double tokens = schedule.slice_share(slice);
+      const auto share = [&](const std::vector<double>& of) {
+        return of.empty() ? tokens : of[static_cast<std::size_t>(slice)];
+      };
+      OpCosts& op = costs.at(stage, slice);
+      op.f = times.f * share(shares.f);
+      op.i = times.i * share(shares.i);
+      op.w = times.w * share(shares.w);
+      op.b = op.i + op.w;
+      op.after_f = tokens;
+      op.after_i = tokens * keep_after_i;
     }
-  Costs costs(schedule.num_stages(), schedule.num_slices, std::move(table));
   costs.default_link.latency = comm;
   return costs;
 }
@@ -88,6 +90,12 @@ void check_contention(const std::vector<double>& contention, int devices, std::s
   if (contention.back() != 1)
     throw user_error("{} ends with {}: all devices busy is speed 1; divide all numbers by {}", name,
                      number(contention.back()), number(contention.back()));
+}
+
+std::string measured_on_note(const std::string& file, const Costs& costs) {
+  return costs.measured_on
+             ? fmt::format("{}: measured on {}", file, costs.measured_on->text())
+             : fmt::format("{}: has no measured_on, so it may be of another model", file);
 }
 
 }  // namespace sluice

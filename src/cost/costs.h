@@ -2,6 +2,7 @@
 // source: unit times from the command line, or a profile file.
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "cost/measured_on.h"
+#include "cost/slices.h"
 #include "schedule/generators/generator.h"
 #include "schedule/schedule.h"
 
@@ -73,9 +75,10 @@ class Costs {
   // Speed of a busy device while 1..P of the P devices are busy, relative to all of them busy, as
   // which the durations are meant. Empty: always the same.
   std::vector<double> contention;
-  std::vector<std::int64_t> layers;  // of each stage, where a profile says it; else empty
-  int unsplit_stage = -1;            // the first of which B alone is known, not I and W; -1: none
-  bool measured = false;  // seconds and bytes; otherwise abstract units and stage-activations
+  std::vector<std::int64_t> layers;       // of each stage, where a profile says it; else empty
+  std::vector<std::int64_t> slice_sizes;  // tokens of each slice, where a profile says it
+  int unsplit_stage = -1;  // the first of which B alone is known, not I and W; -1: none
+  bool measured = false;   // seconds and bytes; otherwise abstract units and stage-activations
   std::optional<MeasuredOn> measured_on;  // where a profile says it
 
  private:
@@ -84,9 +87,11 @@ class Costs {
   std::vector<OpCosts> table_;
 };
 
-// Every stage takes `times` on a whole microbatch and a slice its share of it; the stash is one
-// stage-activation, of which `keep_after_i` stays between I and W; messages take `comm`.
-Costs unit_costs(const Schedule& schedule, const OpTimes& times, double comm, double keep_after_i);
+// Every stage takes `times` on a whole microbatch, and a slice its share of them: by `shares`, or
+// by tokens where there are none. The stash is one stage-activation, by tokens, of which
+// `keep_after_i` stays between I and W; messages take `comm`.
+Costs unit_costs(const Schedule& schedule, const OpTimes& times, double comm, double keep_after_i,
+                 const SliceShares& shares = {});
 
 // Throws UserError, starting with `name`, unless there is one speed per device, the last one 1.
 void check_contention(const std::vector<double>& contention, int devices, std::string_view name);
@@ -96,6 +101,9 @@ Costs costs_from_json(std::string_view json, const Schedule& schedule);
 // The same whatever the schedule: without the links between its devices, and with a contention
 // that nobody has checked.
 Costs stage_costs_from_json(std::string_view json);
+// One line on what a costs file was measured on, or that it does not say so.
+std::string measured_on_note(const std::string& file, const Costs& costs);
+inline constexpr std::size_t kMaxCostsBytes = std::size_t{64} << 20;
 // Throws UserError, naming `who`, where I and W of some stage are not known apart.
 void check_split(const Costs& costs, std::string_view who);
 // The same as a file. REQUIRES: measured.

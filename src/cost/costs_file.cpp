@@ -1,5 +1,7 @@
 // The costs file: JSON, seconds and bytes. Read strictly, because the JSON library would silently
 // turn -1 into a huge number and 1.9 into 1.
+#include <fmt/ranges.h>
+
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -145,8 +147,8 @@ Json parse_file(std::string_view text) {
     throw user_error("costs: {}", error.what());
   }
   check_keys(json, "the file",
-             {"schema", "measured_on", "stages", "links", "default_link", "data_link", "overlap",
-              "contention"});
+             {"schema", "measured_on", "slice_sizes", "stages", "links", "default_link",
+              "data_link", "overlap", "contention"});
   if (!json.contains("schema") || json["schema"] != 1)
     throw user_error("costs: schema is {}: this version reads schema 1",
                      json.contains("schema") ? shown(json["schema"]) : "missing");
@@ -180,6 +182,31 @@ MeasuredOn parse_measured_on(const Json& json) {
   return on;
 }
 
+// Tokens of each slice; they make up the sequence.
+std::vector<std::int64_t> parse_slice_sizes(const Json& json, std::size_t slices,
+                                            const std::optional<MeasuredOn>& measured_on) {
+  const std::vector<double> tokens = per_slice(json, "slice_sizes");
+  if (tokens.size() != slices)
+    throw user_error(
+        "costs: slice_sizes has {} numbers, and the stages have {} slices: give one each",
+        tokens.size(), slices);
+  std::vector<std::int64_t> sizes;
+  std::int64_t sum = 0;
+  for (std::size_t c = 0; c < tokens.size(); ++c) {
+    const std::string where = fmt::format("slice_sizes[{}]", c);
+    sizes.push_back(whole_number(json[c], where, "a number of tokens"));
+    if (sizes.back() < 1) throw user_error("costs: {} is 0: a slice has at least one token", where);
+    sum += sizes.back();
+  }
+  if (sum > 1'000'000'000)
+    throw user_error("costs: slice_sizes sums to {}: a sequence has at most 1000000000 tokens",
+                     sum);
+  if (measured_on && measured_on->sequence_length != sum)
+    throw user_error("costs: slice_sizes sums to {}, but measured_on.sequence_length is {}", sum,
+                     measured_on->sequence_length);
+  return sizes;
+}
+
 std::vector<StageEntry> parse_stages(const Json& json) {
   std::vector<StageEntry> stages;
   for (std::size_t s = 0; s < json["stages"].size(); ++s)
@@ -199,6 +226,8 @@ Costs costs_of(const Json& json, const std::vector<StageEntry>& stages) {
   Costs costs(static_cast<int>(stages.size()), static_cast<int>(slices), std::move(table));
   costs.measured = true;
   if (json.contains("measured_on")) costs.measured_on = parse_measured_on(json["measured_on"]);
+  if (json.contains("slice_sizes"))
+    costs.slice_sizes = parse_slice_sizes(json["slice_sizes"], slices, costs.measured_on);
   if (std::any_of(stages.begin(), stages.end(), [](const auto& e) { return e.reduce > 0; }))
     for (const StageEntry& e : stages)
       costs.reduce.push_back(e.reduce);
@@ -312,10 +341,13 @@ std::string costs_to_json(const Costs& costs) {
     links.push_back(
         fmt::format("    {{\"from\": {}, \"to\": {}, {}}}", pair.first, pair.second, fields(link)));
   return fmt::format(
-      "{{\n  \"schema\": 1,\n{}  \"stages\": [\n{}\n  ],\n  \"links\": [{}{}{}],\n"
+      "{{\n  \"schema\": 1,\n{}{}  \"stages\": [\n{}\n  ],\n  \"links\": [{}{}{}],\n"
       "  \"default_link\": {{{}}},\n{}{}  \"overlap\": {}\n}}\n",
       costs.measured_on ? fmt::format("  \"measured_on\": {},\n", costs.measured_on->json("  "))
                         : "",
+      costs.slice_sizes.empty()
+          ? ""
+          : fmt::format("  \"slice_sizes\": [{}],\n", fmt::join(costs.slice_sizes, ", ")),
       join(stages, ",\n"), links.empty() ? "" : "\n", join(links, ",\n"),
       links.empty() ? "" : "\n  ", fields(costs.default_link),
       costs.reduce.empty() ? ""

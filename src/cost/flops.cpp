@@ -43,11 +43,11 @@ double step_flops(const ModelShape& shape, double tokens, double squared_lengths
   return 3 * tokens * forward;
 }
 
-double known_peak_tflops(std::string_view gpu, bool bfloat16) {
+double known_peak_tflops(std::string_view gpu, NumberType type) {
   if (gpu.find("MIG") != std::string_view::npos) return 0;  // a part of a GPU
   for (const GpuPeak& peak : kPeaks)
     if (gpu.find(peak.name) != std::string_view::npos)
-      return bfloat16 ? peak.bfloat16 : peak.float32;
+      return type == NumberType::bfloat16 ? peak.bfloat16 : peak.float32;
   return 0;
 }
 

@@ -3,9 +3,11 @@
 // count two. Only matmuls count; norms, activations and lookups do not.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 #include "cost/model_shape.h"
+#include "cost/number_type.h"
 
 namespace sluice {
 
@@ -32,8 +34,8 @@ HeadFlops head_flops(const ModelShape& shape);
 // documents: sequences * length^2 where a sequence is one document.
 double step_flops(const ModelShape& shape, double tokens, double squared_lengths);
 
-// The dense matmul peak of a GPU, in TFLOP/s, by the name that CUDA gives it: "NVIDIA H200". In
-// bfloat16, or else in float32 without TF32. 0 for a GPU that is not in the table.
-double known_peak_tflops(std::string_view gpu, bool bfloat16);
+// The dense matmul peak of a GPU, in TFLOP/s, by the name that CUDA gives it: "NVIDIA H200".
+// float32 is without TF32. 0 for a GPU that is not in the table.
+double known_peak_tflops(std::string_view gpu, NumberType type);
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/names.h"
 #include "base/text.h"
 
 namespace sluice {
@@ -31,18 +32,8 @@ std::string MeasuredField::value(const MeasuredOn& on) const {
 }
 
 void MeasuredOn::set_model(const ModelShape& model, RecomputeLevel level) {
-  switch (model.family) {
-    case ModelFamily::gpt2: shape = "gpt2"; break;
-    case ModelFamily::llama: shape = "llama"; break;
-    case ModelFamily::bert: shape = "bert"; break;
-  }
-  switch (level) {
-    case RecomputeLevel::none: recompute = "none"; break;
-    case RecomputeLevel::elementwise: recompute = "elementwise"; break;
-    case RecomputeLevel::mlp: recompute = "mlp"; break;
-    case RecomputeLevel::all_but_attention: recompute = "all-but-attention"; break;
-    case RecomputeLevel::full: recompute = "full"; break;
-  }
+  shape = name_of(model.family);
+  recompute = name_of(level);
   layers = model.layers;
   dim = model.dim;
   heads = model.heads;

@@ -1,7 +1,9 @@
 // The shape of a transformer, as far as its cost depends on it.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <string_view>
 
 namespace sluice {
 
@@ -10,6 +12,9 @@ enum class ModelFamily {
   llama,  // RMS norm, SwiGLU, rotary positions, grouped-query attention, no biases
   bert    // an encoder: attention both ways, norms after the sums, erf GELU, otherwise as gpt2
 };
+constexpr auto names_of(ModelFamily) {
+  return std::array<std::string_view, 3>{"gpt2", "llama", "bert"};
+}
 
 // How much of a block's forward is thrown away and redone before its backward.
 enum class RecomputeLevel {
@@ -19,6 +24,9 @@ enum class RecomputeLevel {
   all_but_attention,  // keeps the block's input, the attention output and its statistics
   full                // keeps the block's input
 };
+constexpr auto names_of(RecomputeLevel) {
+  return std::array<std::string_view, 5>{"none", "elementwise", "mlp", "all-but-attention", "full"};
+}
 
 // Llama 3.1's stretching of the rotary frequencies, for more positions than it was first trained
 // on: waves longer than original_positions / low_freq_factor are stretched by `factor`, those

@@ -3,30 +3,15 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "cost/slices.h"
 
 namespace sluice {
-namespace {
-
-using Ops = PartTimes::Ops;
-constexpr std::pair<double Ops::*, double OpCosts::*> kOps[] = {
-    {&Ops::f, &OpCosts::f}, {&Ops::i, &OpCosts::i}, {&Ops::w, &OpCosts::w}, {&Ops::b, &OpCosts::b}};
-
-}  // namespace
-
 PartTimes counted_part_times(const ModelShape& shape, RecomputeLevel level, std::int64_t length) {
-  constexpr auto kNone = RecomputeLevel::none;
-  // Three products of each weight, one to an op; of attention's seven halves F does two.
-  const double products = block_work(shape, kNone, 0);
-  const double attention = block_work(shape, kNone, length) - products;
-  const double again = block_work(shape, level, length) - block_work(shape, kNone, length);
-  PartTimes times;
-  times.layer.f = products / 3 + attention * 2 / 7;
-  times.layer.i = products / 3 + attention * 5 / 7 + again;
-  times.layer.w = products / 3;
-  times.layer.b = times.layer.i + times.layer.w;
-  // The head's F makes the gradient of its input, too, and its I only hands that on.
-  times.head.f = times.head.w = times.head.b = head_work(shape) / 2;
-  return times;
+  const auto ops = [&](const OpTerms& terms) {
+    return PartTimes::Ops{terms.f.of_a_token(length), terms.i.of_a_token(length),
+                          terms.w.of_a_token(length), (terms.i + terms.w).of_a_token(length)};
+  };
+  return {.layer = ops(block_terms(shape, level)), .embedding = {}, .head = ops(head_terms(shape))};
 }
 
 namespace {
@@ -63,7 +48,7 @@ Parts parts_of_stages(const Costs& profile, const std::function<double(int stage
 PartTimes measured_part_times(const Costs& profile, const PartTimes& counted) {
   check_layers(profile);
   PartTimes out;
-  for (const auto& [part, op] : kOps) {
+  for (const auto& [part, op] : kPartOps) {
     const auto stage_time = [&, time = op](int stage) {
       double sum = 0;
       for (int slice = 0; slice < profile.num_slices(); ++slice)
@@ -85,20 +70,6 @@ PartTimes measured_part_times(const Costs& profile, const PartTimes& counted) {
     out.head.*part = parts.head;
   }
   return out;
-}
-
-Costs costs_of_parts(const PartTimes& times, const StagedModel& model, const Schedule& schedule) {
-  Costs costs = byte_costs(model, schedule);
-  for (int stage = 0; stage < schedule.num_stages(); ++stage) {
-    const StageLayers layers = model.layers_of(stage);
-    for (const auto& [part, op] : kOps) {
-      const Parts parts = {times.layer.*part, times.embedding.*part, times.head.*part};
-      const double time = parts.of(layers);
-      for (int slice = 0; slice < schedule.num_slices; ++slice)
-        costs.at(stage, slice).*op = time * schedule.slice_share(slice);
-    }
-  }
-  return costs;
 }
 
 }  // namespace sluice

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <functional>
+#include <utility>
 
-#include "cost/model_costs.h"
+#include "cost/costs.h"
+#include "cost/parameters.h"
 
 namespace sluice {
 
@@ -13,6 +15,13 @@ struct PartTimes {
   };
   Ops layer, embedding, head;
 };
+
+// Each op of a part and the same op of a stage.
+inline constexpr std::pair<double PartTimes::Ops::*, double OpCosts::*> kPartOps[] = {
+    {&PartTimes::Ops::f, &OpCosts::f},
+    {&PartTimes::Ops::i, &OpCosts::i},
+    {&PartTimes::Ops::w, &OpCosts::w},
+    {&PartTimes::Ops::b, &OpCosts::b}};
 
 // Any amount of a stage that its parts add up to.
 struct Parts {
@@ -36,9 +45,5 @@ PartTimes counted_part_times(const ModelShape& shape, RecomputeLevel level, std:
 // From the seconds of stages, as parts_of_stages. One stage alone cannot tell layers from embedding
 // and head: all three then share its time as `counted` says.
 PartTimes measured_part_times(const Costs& profile, const PartTimes& counted);
-
-// The ops of a schedule's stages, made of these parts: times, and the bytes that they keep and
-// send. A slice takes its share.
-Costs costs_of_parts(const PartTimes& times, const StagedModel& model, const Schedule& schedule);
 
 }  // namespace sluice

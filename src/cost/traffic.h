@@ -1,13 +1,10 @@
-// What a rank hands to other ranks, in elements, by what it is for: as counted in a run, and as the
-// model, the schedule and the mesh say it will be.
+// What a rank hands to other ranks, in elements, by what it is for.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <numeric>
 #include <string_view>
-
-#include "cost/model_costs.h"
-#include "schedule/schedule.h"
 
 namespace sluice {
 
@@ -37,16 +34,13 @@ class Traffic {
   std::int64_t of(TrafficClass traffic) const {
     return elements_[static_cast<std::size_t>(traffic)];
   }
-  std::int64_t total() const;
+  std::int64_t total() const {
+    return std::accumulate(elements_.begin(), elements_.end(), std::int64_t{0});
+  }
   bool operator==(const Traffic&) const = default;
 
  private:
   std::array<std::int64_t, kNumTrafficClasses> elements_{};
 };
-
-// Of one step, on each tensor rank of a device and of a data rank. Exact where the tokens of a
-// slice divide among the tensor ranks. `lowered` has its sends and receives.
-Traffic step_traffic(const StagedModel& model, const Schedule& lowered, int device,
-                     int data_rank = 0);
 
 }  // namespace sluice

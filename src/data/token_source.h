@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "config/data_format.h"
 #include "data/bpe.h"
 #include "data/documents.h"
 
@@ -35,14 +36,6 @@ class TokenSource {
 std::unique_ptr<TokenSource> memory_source(std::vector<std::int32_t> tokens,
                                            std::vector<std::int64_t> document_starts,
                                            std::string name = "memory");
-
-enum class DataFormat {
-  automatic,  // megatron where PATH.idx exists or PATH ends in .idx or .bin, else by file name
-  text,
-  jsonl,
-  bytes,
-  megatron
-};
 
 // "auto", "text", "jsonl", "bytes" or "megatron". Throws UserError (2) with the nearest name.
 DataFormat parse_data_format(std::string_view name);

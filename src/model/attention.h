@@ -5,37 +5,12 @@
 // stays linear in the length and nothing is kept twice.
 #pragma once
 
-#include <ATen/ATen.h>
-
-#include <cstdint>
-#include <memory>
 #include <vector>
+
+#include "model/attention_input.h"
 
 namespace sluice {
 
-struct PackedDocuments;  // attention_packed.h
-
-// The documents of each sequence of a microbatch: where they start, ascending, first 0.
-struct Documents {
-  std::vector<std::vector<std::int64_t>> starts;  // one list per sequence; empty: one document each
-  std::shared_ptr<const PackedDocuments> packed = {};  // of the slice; on a GPU in half precision
-  bool single() const { return starts.empty(); }
-};
-
-// A slice's position ranges: slice c holds [begin[c], begin[c + 1]).
-using SliceBounds = std::vector<std::int64_t>;
-
-struct AttentionInput {
-  at::Tensor q;                    // (B, heads, n, head_dim) of this slice
-  std::vector<at::Tensor> keys;    // (B, kv_heads, n_j, head_dim) of slices 0..c
-  std::vector<at::Tensor> values;  // likewise
-  bool both_ways = false;          // REQUIRES one slice
-};
-
-struct AttentionOutput {
-  at::Tensor out;  // (B, heads, n, head_dim)
-  at::Tensor lse;  // (B, heads, n), fp32
-};
 AttentionOutput attention(const AttentionInput& input, const Documents& documents,
                           const SliceBounds& bounds);
 

@@ -2,8 +2,7 @@
 // keys of all earlier slices are one part, and those of the slice itself another.
 #pragma once
 
-#include "cuda/functions.h"
-#include "model/attention.h"
+#include "model/attention_input.h"
 
 namespace sluice {
 
@@ -13,13 +12,7 @@ AttentionOutput attention_cuda(const AttentionInput& input, const Documents& doc
 // precision only.
 bool in_few_calls(const AttentionInput& input, const Documents& documents);
 
-// The gradients of q, k and v of this slice, each the sum of `own` and `more`. What this slice's
-// queries contribute to the keys and values of earlier slices is added to their gradients, as in
-// attention_backward; undefined ones are created. What later slices have contributed to this
-// slice's keys and values is in `more`.
-struct AttentionGradients {
-  cuda::HeadGradients own, more;
-};
+// As attention_backward; undefined gradients of keys and values are created.
 AttentionGradients attention_backward_cuda(const at::Tensor& d_out, const AttentionInput& input,
                                            const AttentionOutput& output,
                                            const Documents& documents, const SliceBounds& bounds,

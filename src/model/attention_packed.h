@@ -13,8 +13,7 @@
 #include <vector>
 
 #include "cost/model_shape.h"
-#include "model/attention.h"
-#include "model/attention_cuda.h"
+#include "model/attention_input.h"
 
 namespace sluice {
 

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "cost/stash.h"
+#include "run/stash.h"
 #include "cuda/functions.h"
 #include "model/attention_cuda.h"
 
@@ -184,7 +184,7 @@ at::Tensor Block::forward(const at::Tensor& x, LayerState& opened, const SliceCo
                          : stash.x2 + begin_sum(linear(stash.a, down_)).finish();
   }
   drop(stash, context);
-  const std::int64_t expected = block_stash(stash_query(shape_, context, x, tensor_)).after_f;
+  const std::int64_t expected = block_stash(*context.plan, context.num_tokens()).after_f;
   SLUICE_CHECK(stash.bytes() == expected, "layer {} keeps {} bytes after F, predicted {}", layer_,
                stash.bytes(), expected);
   return y;
@@ -220,7 +220,7 @@ void Block::restore(BlockStash& stash, BlockState& state, const SliceContext& co
 
 // Frees what the recomputation level does not keep.
 void Block::drop(BlockStash& stash, const SliceContext& context) const {
-  const RecomputeLevel level = context.level;
+  const RecomputeLevel level = context.plan->recompute();
   if (level >= RecomputeLevel::elementwise) {
     stash.n1 = stash.n2 = stash.a = at::Tensor();
     stash.s1 = stash.s2 = {};
@@ -337,7 +337,7 @@ at::Tensor Block::input_grad(const at::Tensor& dy, LayerState& opened,
   stash.q = stash.k = stash.v = stash.lse = stash.x2 = stash.u = stash.z = at::Tensor();
   stash.s1 = stash.s2 = {};
   stash.norm1.input = stash.norm2.input = at::Tensor();
-  const std::int64_t expected = block_stash(stash_query(shape_, context, dy, tensor_)).after_i;
+  const std::int64_t expected = block_stash(*context.plan, context.num_tokens()).after_i;
   SLUICE_CHECK(stash.bytes() == expected, "layer {} keeps {} bytes after I, predicted {}", layer_,
                stash.bytes(), expected);
   return dx;

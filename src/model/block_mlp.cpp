@@ -1,7 +1,7 @@
 // The MLP of a block: all tokens at once, or on a GPU chunk by chunk.
 #include <algorithm>
 
-#include "cost/workspace.h"
+#include "run/workspace.h"
 #include "model/block.h"
 
 namespace sluice {
@@ -15,7 +15,7 @@ void Block::restore_mlp(BlockStash& stash, const SliceContext& context) const {
 
 bool Block::mlp_in_chunks(const BlockStash& stash, const SliceContext& context) const {
   return stash.x.is_cuda() && !shape_.encoder() && tensor_.size() == 1 &&
-         context.level >= RecomputeLevel::mlp && context.num_tokens() > kMlpChunk;
+         context.plan->recompute() >= RecomputeLevel::mlp && context.num_tokens() > kMlpChunk;
 }
 
 at::Tensor Block::mlp_by_chunks(const BlockStash& stash) const {

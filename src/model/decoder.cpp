@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-constexpr std::size_t kSlices = 2;  // all tokens before, and those being fed
+constexpr int kSlices = 2;  // all tokens before, and those being fed
 
 TensorKind untrained(TensorKind kind) {
   kind.trained = false;
@@ -30,7 +30,12 @@ void append(at::Tensor& all, const at::Tensor& more, at::Tensor& room) {
 }  // namespace
 
 Decoder::Decoder(const ModelShape& shape, const TensorKind& kind)
-    : shape_(shape), kind_(untrained(kind)), embedding_(shape, 0, kind_), head_(shape, 0, kind_) {
+    : kind_(untrained(kind)), embedding_(shape, 0, kind_), head_(shape, 0, kind_) {
+  plan_.shape = shape;
+  plan_.config.training.dtype =
+      kind.dtype == at::kBFloat16 ? NumberType::bfloat16 : NumberType::float32;
+  plan_.config.recompute.level = RecomputeLevel::full;
+  plan_.schedule.num_slices = kSlices;
   for (std::int64_t layer = 0; layer < shape.layers; ++layer)
     blocks_.emplace_back(LayerOptions{.shape = shape, .layer = layer, .kind = kind_});
   restart();
@@ -61,9 +66,9 @@ SliceContext Decoder::context_of(std::int64_t count) const {
   context.bounds =
       length_ == 0 ? SliceBounds{0, count, count + 1} : SliceBounds{0, length_, length_ + count};
   context.positions = positions_of(1, length_, length_ + count, {}).to(kind_.device);
-  context.level = RecomputeLevel::full;
-  if (shape_.family == ModelFamily::llama)
-    context.rotation = rotation(context.positions, shape_, kind_);
+  context.plan = &plan_;
+  if (plan_.shape.family == ModelFamily::llama)
+    context.rotation = rotation(context.positions, plan_.shape, kind_);
   if (kind_.on_gpu() && kind_.dtype != at::kFloat) {
     // As packed documents, whose kernel takes any length at once. The other kernel makes a plan for
     // each new length, and here every token brings a new one.

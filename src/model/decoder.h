@@ -45,7 +45,7 @@ class Decoder {
   SliceContext context_of(std::int64_t count) const;  // of the next tokens
   static void join_slices(Fed& fed);
 
-  ModelShape shape_;
+  RunPlan plan_;  // its shape and numbers, and what the blocks keep; there is no schedule
   TensorKind kind_;
   Embedding embedding_;
   std::vector<Block> blocks_;

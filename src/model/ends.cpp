@@ -1,8 +1,8 @@
 #include "model/ends.h"
 
 #include "base/error.h"
-#include "cost/stash.h"
-#include "cost/workspace.h"
+#include "run/stash.h"
+#include "run/workspace.h"
 #include "cuda/functions.h"
 
 namespace sluice {
@@ -241,9 +241,7 @@ at::Tensor Head::forward(const at::Tensor& x, const at::Tensor& targets, double 
     stash->d_h = activation_backward(shape_.family, d_x, h);
     d_x = linear_input_grad(stash->d_h, dense_.weight);
   }
-  StashQuery query = stash_query(shape_, context, x, tensor_);
-  query.head_in_forward = at_once;
-  const std::int64_t expected = head_stash(query).after_f;
+  const std::int64_t expected = head_stash(*context.plan, context.num_tokens()).after_f;
   SLUICE_CHECK(stash->bytes() == expected, "the head keeps {} bytes after F, predicted {}",
                stash->bytes(), expected);
   return d_x;

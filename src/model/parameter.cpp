@@ -7,6 +7,7 @@
 
 #include "base/counter_random.h"
 #include "base/text.h"
+#include "comm/tensors/scalar_type.h"
 #include "cuda/functions.h"
 
 namespace sluice {
@@ -15,6 +16,13 @@ namespace {
 double uniform(std::uint64_t bits) { return (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53; }
 
 }  // namespace
+
+TensorKind tensor_kind(const RunPlan& plan, at::Device device) {
+  TensorKind kind(scalar_type(plan.config.training.dtype),
+                  scalar_type(plan.config.training.gradient_dtype));
+  kind.device = device;
+  return kind;
+}
 
 std::vector<std::int64_t> Shard::shape() const {
   std::vector<std::int64_t> shape = whole;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/tensors/group.h"
+#include "run/plan.h"
 
 namespace sluice {
 
@@ -32,6 +33,9 @@ struct TensorKind {
   }
   std::int64_t element_bytes() const { return static_cast<std::int64_t>(c10::elementSize(dtype)); }
 };
+
+// The kind of a run's tensors on a device.
+TensorKind tensor_kind(const RunPlan& plan, at::Device device);
 
 // Which part of a whole weight a rank holds: a range along one dimension, all of the others.
 struct Shard {

@@ -18,17 +18,6 @@ at::Tensor positions_of(std::int64_t num_sequences, std::int64_t begin, std::int
   return positions;
 }
 
-StashQuery stash_query(const ModelShape& shape, const SliceContext& context, const at::Tensor& x,
-                       const TensorParallel& tensor) {
-  return {.shape = shape,
-          .level = context.level,
-          .tokens = context.num_tokens(),
-          .element_bytes = static_cast<std::int64_t>(x.element_size()),
-          .sliced = context.num_slices() > 1,
-          .tensor = tensor.size(),
-          .sequence_norms = tensor.sequence_norms()};
-}
-
 std::int64_t held_bytes(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.numel() * static_cast<std::int64_t>(tensor.element_size()) : 0;
 }

@@ -5,21 +5,21 @@
 
 #include <cstdint>
 
-#include "cost/stash.h"
 #include "model/attention.h"
 #include "model/functions.h"
 #include "model/tensor_parallel.h"
+#include "run/plan.h"
 
 namespace sluice {
 
 struct SliceContext {
+  const RunPlan* plan = nullptr;
   std::int64_t num_sequences = 1;  // B: sequences of the microbatch
   std::size_t slice = 0;
   SliceBounds bounds;  // {0, T} where the microbatch is not cut
   Documents documents;
   at::Tensor positions;  // (B, n), restarting in every document
   Rotation rotation;     // by these positions; empty where the model has learned ones
-  RecomputeLevel level = RecomputeLevel::none;
 
   std::size_t num_slices() const { return bounds.size() - 1; }
   bool last_slice() const { return slice + 1 == num_slices(); }
@@ -30,11 +30,6 @@ struct SliceContext {
 // The positions of slice [begin, end) of every sequence, restarting where a document starts.
 at::Tensor positions_of(std::int64_t num_sequences, std::int64_t begin, std::int64_t end,
                         const Documents& documents);
-
-// The query with which cost/stash.h predicts what a layer keeps of this slice, for an activation
-// like `x`, on one of these tensor ranks.
-StashQuery stash_query(const ModelShape& shape, const SliceContext& context, const at::Tensor& x,
-                       const TensorParallel& tensor);
 
 // Element size times number of elements; 0 if the tensor is undefined.
 std::int64_t held_bytes(const at::Tensor& tensor);

@@ -4,20 +4,22 @@
 
 namespace sluice {
 
-Stage::Stage(const StageOptions& options) : options_(options) {
-  if (options.embedding)
-    embedding_.emplace(options.shape, options.seed, options.kind, options.tensor);
-  for (std::int64_t layer = options.first_layer; layer < options.end_layer; ++layer)
-    layers_.push_back(
-        options.make_layer({options.shape, layer, options.seed, options.kind, options.tensor}));
-  if (options.head)
-    head_.emplace(options.shape, options.seed, options.kind, options.tensor,
-                  options.head_in_forward);
+Stage::Stage(const RunPlan& plan, int number, const Machine& machine, const TensorParallel& tensor)
+    : plan_(plan),
+      kind_(tensor_kind(plan, machine.device)),
+      tensor_(tensor),
+      long_document_(machine.long_document) {
+  const StageLayers layers = plan.layers_of(number);
+  const auto seed = static_cast<std::uint64_t>(plan.config.debug.seed);
+  if (layers.embedding) embedding_.emplace(plan.shape, seed, kind_, tensor);
+  for (std::int64_t layer = layers.first; layer < layers.end; ++layer)
+    layers_.push_back(machine.make_layer({plan.shape, layer, seed, kind_, tensor}));
+  if (layers.head) head_.emplace(plan.shape, seed, kind_, tensor, plan.head_in_forward());
 }
 
 void Stage::begin_step(SliceBounds bounds, double loss_scale) {
   SLUICE_CHECK(states_.empty(), "{} microbatches of the last step are still open", states_.size());
-  if (options_.shape.encoder() && bounds.size() > 2)
+  if (plan_.shape.encoder() && bounds.size() > 2)
     throw user_error(
         "sequences are cut into {} slices: bert attends in both directions, so an earlier slice "
         "would need a later one; use 1",
@@ -25,8 +27,8 @@ void Stage::begin_step(SliceBounds bounds, double loss_scale) {
   if (bounds != bounds_) {
     rotations_.assign(bounds.size() - 1, {});
     positions_.assign(bounds.size() - 1, {});
-    long_lengths_ = long_lengths(options_.shape, options_.tensor.size(), options_.kind.dtype,
-                                 bounds, options_.long_document);
+    long_lengths_ = long_lengths(plan_.shape, tensor_.size(), kind_.dtype,
+                                 bounds, long_document_);
   }
   bounds_ = std::move(bounds);
   loss_scale_ = loss_scale;
@@ -45,16 +47,16 @@ SliceContext Stage::context_of(const Microbatch& data, std::size_t slice) {
   context.slice = slice;
   context.bounds = bounds_;
   context.documents = data.documents;
-  context.level = options_.level;
-  const bool rotates = options_.shape.family == ModelFamily::llama;
+  context.plan = &plan_;
+  const bool rotates = plan_.shape.family == ModelFamily::llama;
   const bool single = data.documents.single();
   const auto make = [&](at::Tensor& positions, Rotation& rotated) {
     const std::int64_t sequences = single && rotates ? 1 : context.num_sequences;
     at::Tensor made = positions_of(sequences, bounds_[slice], bounds_[slice + 1], data.documents);
     // From pinned memory, so that the host does not wait for the GPU's current work.
-    if (options_.kind.on_gpu()) made = made.pin_memory().to(options_.kind.device, true);
+    if (kind_.on_gpu()) made = made.pin_memory().to(kind_.device, true);
     if (rotates)
-      rotated = rotation(made, options_.shape, options_.kind);
+      rotated = rotation(made, plan_.shape, kind_);
     else
       positions = made;
   };
@@ -66,9 +68,9 @@ SliceContext Stage::context_of(const Microbatch& data, std::size_t slice) {
     context.rotation = rotations_[slice];
   } else {
     make(context.positions, context.rotation);
-    if (options_.kind.on_gpu() && options_.kind.dtype != at::kFloat)
+    if (kind_.on_gpu() && kind_.dtype != at::kFloat)
       context.documents.packed = std::make_shared<PackedDocuments>(packed_documents(
-          packed_calls(data.documents, bounds_, slice, long_lengths_), options_.kind.device));
+          packed_calls(data.documents, bounds_, slice, long_lengths_), kind_.device));
   }
   return context;
 }

@@ -24,24 +24,19 @@ struct Microbatch {
   Documents documents;
 };
 
-struct StageOptions {
-  ModelShape shape;
-  std::int64_t first_layer = 0;
-  std::int64_t end_layer = 0;  // one past the last
-  bool embedding = false;
-  bool head = false;
-  RecomputeLevel level = RecomputeLevel::none;
-  std::uint64_t seed = 0;
-  TensorKind kind = {};
+// What a rank computes with, beside the plan.
+struct Machine {
+  at::Device device = at::kCPU;
   LayerFactory make_layer = make_block;
-  TensorParallel tensor = {};
-  bool head_in_forward = false;                // the head adds to its weights' gradients in F
-  std::int64_t long_document = kLongDocument;  // on a GPU; 0: none is long
+  // On a GPU, packed documents of at least this many tokens are computed one by one; 0: none is.
+  std::int64_t long_document = kLongDocument;
 };
 
 class Stage {
  public:
-  explicit Stage(const StageOptions& options);
+  // The plan outlives it.
+  Stage(const RunPlan& plan, int number, const Machine& machine = {},
+        const TensorParallel& tensor = {});
 
   // `bounds` says how microbatches are cut into slices; {0, length} for whole ones. Every token's
   // loss is multiplied by `loss_scale`. Throws UserError for an encoder with several slices.
@@ -97,7 +92,10 @@ class Stage {
   void begin_op(const State& state, std::size_t slice);
   void end_op();
 
-  StageOptions options_;
+  const RunPlan& plan_;
+  TensorKind kind_;
+  TensorParallel tensor_;
+  std::int64_t long_document_;
   std::optional<Embedding> embedding_;
   std::vector<std::unique_ptr<Layer>> layers_;
   std::optional<Head> head_;

@@ -10,6 +10,7 @@
 
 #include "base/counter_random.h"
 #include "base/text.h"
+#include "comm/tensors/scalar_type.h"
 #include "cuda/functions.h"
 
 namespace sluice {
@@ -105,18 +106,19 @@ std::vector<at::Tensor> Optimizer::Slot::tensors() const {
   return {value};
 }
 
-Optimizer::Optimizer(const OptimizerOptions& options, const std::vector<Weight>& weights)
-    : options_(options) {
+Optimizer::Optimizer(const OptimizerConfig& config, std::uint64_t seed,
+                     const std::vector<Weight>& weights)
+    : config_(config), seed_(seed) {
   for (const Weight& weight : weights) {
     Slot slot;
     slot.weight = weight;
     slot.value = weight.own_value();
     slot.gradient = weight.own_gradient();
-    slot.has_master = options.master_weights && weight.value.scalar_type() != at::kFloat;
+    slot.has_master = config.master_weights && weight.value.scalar_type() != at::kFloat;
     if (slot.has_master) slot.value = slot.value.to(at::kFloat);
-    if (options.kind == OptimizerKind::adamw) {
-      slot.first_moment = at::zeros_like(slot.value, options.state_dtype);
-      slot.second_moment = at::zeros_like(slot.value, options.state_dtype);
+    if (config.name == OptimizerKind::adamw) {
+      slot.first_moment = at::zeros_like(slot.value, scalar_type(config.state_dtype));
+      slot.second_moment = at::zeros_like(slot.value, scalar_type(config.state_dtype));
     }
     slots_.push_back(std::move(slot));
   }
@@ -124,18 +126,18 @@ Optimizer::Optimizer(const OptimizerOptions& options, const std::vector<Weight>&
 
 void Optimizer::step(std::int64_t step, double learning_rate, double gradient_scale) {
   const auto n = static_cast<double>(step);
-  const bool adamw = options_.kind == OptimizerKind::adamw;
+  const bool adamw = config_.name == OptimizerKind::adamw;
   Rates rates;
   rates.scale = static_cast<float>(gradient_scale);
-  rates.beta1 = static_cast<float>(options_.beta1);
-  rates.beta2 = static_cast<float>(options_.beta2);
-  rates.rest1 = static_cast<float>(1 - options_.beta1);
-  rates.rest2 = static_cast<float>(1 - options_.beta2);
-  rates.correction = static_cast<float>(1 - std::pow(options_.beta2, n));
-  rates.epsilon = static_cast<float>(options_.epsilon);
+  rates.beta1 = static_cast<float>(config_.beta1);
+  rates.beta2 = static_cast<float>(config_.beta2);
+  rates.rest1 = static_cast<float>(1 - config_.beta1);
+  rates.rest2 = static_cast<float>(1 - config_.beta2);
+  rates.correction = static_cast<float>(1 - std::pow(config_.beta2, n));
+  rates.epsilon = static_cast<float>(config_.eps);
   rates.rate =
-      static_cast<float>(adamw ? learning_rate / (1 - std::pow(options_.beta1, n)) : learning_rate);
-  const auto kept = static_cast<float>(1 - learning_rate * options_.weight_decay);
+      static_cast<float>(adamw ? learning_rate / (1 - std::pow(config_.beta1, n)) : learning_rate);
+  const auto kept = static_cast<float>(1 - learning_rate * config_.weight_decay);
   for (Slot& slot : slots_) {
     rates.keep = slot.weight.decay ? kept : 1;
     const cuda::Update update{.value = slot.weight.own_value(),
@@ -144,7 +146,7 @@ void Optimizer::step(std::int64_t step, double learning_rate, double gradient_sc
                               .first_moment = slot.first_moment,
                               .second_moment = slot.second_moment,
                               .rates = rates,
-                              .stochastic = options_.rounding == Rounding::stochastic,
+                              .stochastic = config_.rounding == Rounding::stochastic,
                               .seed = seed_of(slot.weight, step)};
     if (slot.value.is_cuda()) {
       cuda::update(update);
@@ -160,7 +162,7 @@ void Optimizer::step(std::int64_t step, double learning_rate, double gradient_sc
 std::uint64_t Optimizer::seed_of(const Weight& weight, std::int64_t step) const {
   const std::uint64_t name = hash_of(weight.drawn_as.empty() ? weight.name : weight.drawn_as);
   const std::uint64_t drawn =
-      mix(mix(options_.seed ^ mix(name)) + static_cast<std::uint64_t>(step));
+      mix(mix(seed_ ^ mix(name)) + static_cast<std::uint64_t>(step));
   const std::int64_t width = weight.value.numel() / weight.rows();
   return drawn + static_cast<std::uint64_t>(weight.place + weight.own.begin * width);
 }

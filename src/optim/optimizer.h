@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "comm/tensors/group.h"
+#include "config/config.h"
 
 namespace sluice {
 
@@ -37,26 +38,10 @@ struct Weight {
   at::Tensor own_gradient() const { return gradient.slice(0, own.begin, own.end); }
 };
 
-enum class OptimizerKind { adamw, sgd };
-enum class Rounding { nearest, stochastic };
-
-struct OptimizerOptions {
-  OptimizerKind kind = OptimizerKind::adamw;
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double epsilon = 1e-8;
-  double weight_decay = 0.1;                // on matrices only
-  bool master_weights = true;               // in fp32, of narrow weights
-  at::ScalarType state_dtype = at::kFloat;  // of the moments
-  Rounding rounding =
-      Rounding::nearest;   // of narrow weights without masters, and of narrow moments
-  std::uint64_t seed = 0;  // of stochastic rounding
-};
-
 class Optimizer {
  public:
-  // Masters and states cover the own rows only.
-  Optimizer(const OptimizerOptions& options, const std::vector<Weight>& weights);
+  // Masters and states cover the own rows only. `seed` is that of stochastic rounding.
+  Optimizer(const OptimizerConfig& config, std::uint64_t seed, const std::vector<Weight>& weights);
 
   // One update of the own rows with gradients times `gradient_scale`. `step` counts from 1.
   void step(std::int64_t step, double learning_rate, double gradient_scale);
@@ -90,7 +75,8 @@ class Optimizer {
   // The seed of the random bits, from the first own row of the weight on.
   std::uint64_t seed_of(const Weight& weight, std::int64_t step) const;
 
-  OptimizerOptions options_;
+  OptimizerConfig config_;
+  std::uint64_t seed_;
   std::vector<Slot> slots_;
 };
 

@@ -153,8 +153,10 @@ std::vector<DeviceGroup> device_groups(const PartitionQuery& query) {
             "another device; give a list of layers instead",
             device);
     }
-    groups[at->second].add_device(
-        query.memory.empty() ? DeviceMemory{} : query.memory[static_cast<std::size_t>(device)]);
+    DeviceMemory memory =
+        query.memory.empty() ? DeviceMemory{} : query.memory[static_cast<std::size_t>(device)];
+    memory.fixed += query.below_largest_cap(device);
+    groups[at->second].add_device(std::move(memory));
   }
   return groups;
 }

@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "plan/partition.h"
+#include "plan/partition_query.h"
 
 namespace sluice {
 

@@ -2,8 +2,9 @@
 
 #include <set>
 
-#include "cost/buffers.h"
-#include "cost/workspace.h"
+#include "run/memory.h"
+#include "run/op_costs.h"
+#include "run/workspace.h"
 #include "sim/memory_replay.h"
 
 namespace sluice {
@@ -57,31 +58,27 @@ std::vector<StashMoment> moments_of(const Schedule& schedule, std::size_t device
 
 }  // namespace
 
-std::vector<DeviceMemory> memory_of_devices(
-    StagedModel model, const Schedule& lowered,
-    const std::function<std::int64_t(const WeightBytes&)>& held) {
-  std::vector<std::int64_t> slice_bytes;
-  for (int slice = 0; slice < lowered.num_slices; ++slice)
-    slice_bytes.push_back(boundary_bytes(model, slice_tokens(model, lowered, slice)));
-  const std::vector<std::int64_t> buffers = peak_buffer_bytes(lowered, slice_bytes);
-  const auto num_stages = static_cast<std::size_t>(lowered.num_stages());
-  StagedModel with_layers = model;
-  model.layers_per_stage.assign(num_stages, 0);
+std::vector<DeviceMemory> memory_of_devices(RunPlan plan) {
+  const std::vector<std::int64_t> buffers = buffer_bytes(plan);
+  const auto num_stages = static_cast<std::size_t>(plan.schedule.num_stages());
+  const auto held = [](const RunPlan& run, const std::vector<int>& stages) {
+    const WeightBytes bytes = weight_bytes(run, stages);
+    const BesideWeights beside = beside_weights(run, bytes);
+    return static_cast<double>(bytes.total() + beside.reduction + beside.rollback);
+  };
+  plan.layers_per_stage.assign(num_stages, 0);
+  RunPlan with_layers = plan;
   with_layers.layers_per_stage.assign(num_stages, 1);
-  const Costs none = byte_costs(model, lowered), one = byte_costs(with_layers, lowered);
+  const Costs none = byte_costs(plan), one = byte_costs(with_layers);
   std::vector<DeviceMemory> out;
-  for (std::size_t d = 0; d < lowered.programs.size(); ++d) {
-    const std::vector<int>& placed = lowered.placement.stages_of(static_cast<int>(d));
-    const std::set<int> distinct(placed.begin(), placed.end());
-    const std::vector<int> stages(distinct.begin(), distinct.end());
+  for (std::size_t d = 0; d < plan.schedule.programs.size(); ++d) {
+    const std::vector<int> stages = plan.stages_of(static_cast<int>(d));
     DeviceMemory& memory = out.emplace_back();
-    const auto ends = static_cast<double>(held(weight_bytes(model, stages)));
-    memory.fixed =
-        ends + static_cast<double>(buffers[d] + workspace_bytes(with_layers, lowered, stages));
+    const double ends = held(plan, stages);
+    memory.fixed = ends + static_cast<double>(buffers[d] + workspace_bytes(with_layers, stages));
     if (!stages.empty())
-      memory.per_layer = (static_cast<double>(held(weight_bytes(with_layers, stages))) - ends) /
-                         static_cast<double>(stages.size());
-    memory.moments = moments_of(lowered, d, stages, one, none);
+      memory.per_layer = (held(with_layers, stages) - ends) / static_cast<double>(stages.size());
+    memory.moments = moments_of(plan.schedule, d, stages, one, none);
   }
   return out;
 }

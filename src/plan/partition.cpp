@@ -25,7 +25,8 @@ class Partitioner {
       : layers_(query.layers),
         num_stages_(query.placement.num_stages()),
         layer_(query.work.layer),
-        cap_(query.memory_cap > 0 ? query.memory_cap : kNone),
+        caps_(query.memory_caps),
+        cap_(query.largest_cap()),
         groups_(device_groups(query)) {}
 
   Layers run() {
@@ -107,10 +108,17 @@ class Partitioner {
       least_cap = std::max(least_cap, next[g]);
       next[g] = groups_[g].least_bytes(++dealt[g] + 1);
     }
+    const auto mebibytes = [](double bytes) { return bytes / (1 << 20); };
+    const auto up = [&](double bytes) { return std::ceil(mebibytes(bytes) * 100) / 100; };
+    if (caps_.size() > 1)
+      throw user_error(
+          "parallelism.device_memory_mib lists {} caps: no split of {} layers over {} stages fits; "
+          "each has to be {:.6g} MiB larger",
+          caps_.size(), layers_, num_stages_, up(least_cap - cap_));
     throw user_error(
         "parallelism.device_memory_mib is {:.6g}: no split of {} layers over {} stages fits; the "
         "least possible is {:.6g}",
-        cap_ / (1 << 20), layers_, num_stages_, std::ceil(least_cap / (1 << 20) * 100) / 100);
+        mebibytes(cap_), layers_, num_stages_, up(least_cap));
   }
 
   // The least W for which groups that work no longer than W can hold all layers.
@@ -201,26 +209,15 @@ class Partitioner {
 
   const std::int64_t layers_;
   const int num_stages_;
-  const double layer_, cap_;
+  const double layer_;
+  const std::vector<double> caps_;
+  const double cap_;  // the largest; devices with a smaller one count as so much larger
   const std::vector<DeviceGroup> groups_;
   std::vector<Range> ranges_;
   std::vector<std::vector<DeviceGroup::Split>> splits_;  // by group and number within its range
 };
 
 }  // namespace
-
-double DeviceMemory::bytes(std::span<const std::int64_t> layers) const {
-  double stash = 0, count = 0;
-  for (const std::int64_t n : layers)
-    count += static_cast<double>(n);
-  for (const StashMoment& moment : moments) {
-    double sum = moment.ends;
-    for (std::size_t s = 0; s < layers.size(); ++s)
-      sum += static_cast<double>(layers[s]) * moment.per_layer[s];
-    stash = std::max(stash, sum);
-  }
-  return fixed + count * per_layer + stash;
-}
 
 std::vector<std::int64_t> best_partition(const PartitionQuery& query) {
   return Partitioner(query).run();

@@ -5,42 +5,9 @@
 #include <span>
 #include <vector>
 
-#include "schedule/placement.h"
+#include "plan/partition_query.h"
 
 namespace sluice {
-
-// Of a microbatch through a part of the model, forward and backward, in any unit.
-struct PartWork {
-  double layer = 1;
-  double embedding = 0;
-  double head = 0;
-};
-
-// What the stashes of a device hold at one moment of its program.
-struct StashMoment {
-  std::vector<double> per_layer;  // of one layer of each of its stages, ascending, each once
-  double ends = 0;                // of embedding and head
-
-  friend auto operator<=>(const StashMoment&, const StashMoment&) = default;
-};
-
-// What a device needs as a function of the layers of its stages: their weights and states, and the
-// largest moment of their stashes.
-struct DeviceMemory {
-  double fixed = 0;      // whatever the split: embedding, head, buffers, workspace
-  double per_layer = 0;  // weights, gradients and optimizer states of one layer
-  std::vector<StashMoment> moments;
-
-  double bytes(std::span<const std::int64_t> layers) const;  // of its stages, as in per_layer
-};
-
-struct PartitionQuery {
-  Placement placement;
-  std::int64_t layers = 0;
-  PartWork work;
-  std::vector<DeviceMemory> memory;  // one per device; empty: layers take no memory
-  double memory_cap = 0;             // bytes of a device; 0: none
-};
 
 // Deals `layers` equal layers to the stages; the first also holds the embedding, the last the head.
 // Both may get no layer and are then that end alone; every other gets at least one. Of all ways to
@@ -48,14 +15,15 @@ struct PartitionQuery {
 //   1. the least work on the busiest device;
 //   2. of those, the smallest differences in work between the stages of a device, added up over the
 //      devices: a V or a loop flows best when its stages take as long as each other;
-//   3. of those, the least memory on the device with most;
+//   3. of those, the least memory on the device with most; where devices have caps of their own, the
+//      one that comes nearest to its cap counts;
 //   4. of those, the least sum of the devices' squared work.
 // Exact: all splits of a device's layers over its stages are looked at, as far as they can still be
 // better, and the numbers of the devices are chosen by a dynamic program over the layers dealt so
 // far. A pipe takes its share of the microbatches; devices with the same stages count as one.
 //
-// Throws UserError when there are too few layers; when no split fits the cap, naming the least that
-// would do; and for devices that share some of their stages and not all.
+// Throws UserError when there are too few layers; when no split fits the caps, naming the least
+// that would do; and for devices that share some of their stages and not all.
 std::vector<std::int64_t> best_partition(const PartitionQuery& query);
 
 // What such a split gives each device.

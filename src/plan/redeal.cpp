@@ -58,6 +58,7 @@ Costs redeal(const Costs& profile, const Schedule& schedule) {
   costs.layers = best_partition(query);
   costs.measured = profile.measured;
   costs.measured_on = profile.measured_on;
+  costs.slice_sizes = profile.slice_sizes;
   costs.unsplit_stage = profile.unsplit_stage;
   costs.default_link = profile.default_link;
   costs.data_link = profile.data_link;

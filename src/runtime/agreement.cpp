@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "runtime/config/schema.h"
+#include "config/schema.h"
 #include "schedule/text_format.h"
 
 namespace sluice {
@@ -23,7 +23,7 @@ namespace {
 constexpr std::array kMayDiffer = {"data.path",
                                    "data.tokenizer",
                                    "parallelism.pipeline_parallel_schedule_csv",
-                                   "parallelism.partition_costs",
+                                   "parallelism.costs",
                                    "checkpoint.folder",
                                    "checkpoint.load",
                                    "metrics.folder",
@@ -111,12 +111,11 @@ std::string differences(const std::vector<std::vector<Fact>>& ranks) {
 
 }  // namespace
 
-std::vector<Fact> shared_facts(const Config& config, const Schedule& schedule,
-                               const Dataset* data) {
+std::vector<Fact> shared_facts(const RunPlan& plan, const Dataset* data) {
   std::vector<Fact> facts;
   for (const ConfigKey& key : config_schema())
-    facts.push_back({key.full_name(), shared_value(key, config)});
-  Schedule nameless = schedule;  // the name may be a path
+    facts.push_back({key.full_name(), shared_value(key, plan.config)});
+  Schedule nameless = plan.schedule;  // the name may be a path
   nameless.name.clear();
   facts.push_back({"the schedule's digest",
                    fmt::format("{:016x}", hash_of(write_schedule(nameless, TextFlavour::native)))});

@@ -8,8 +8,7 @@
 
 #include "comm/communicator.h"
 #include "data/dataset.h"
-#include "runtime/config/config.h"
-#include "schedule/schedule.h"
+#include "run/plan.h"
 
 namespace sluice {
 
@@ -19,8 +18,8 @@ struct Fact {
 };
 
 // Every key of the configuration, of a path only whether there is one; the schedule, the data
-// (null: none is read), the program, and OMP_NUM_THREADS. REQUIRES: `config` is resolved.
-std::vector<Fact> shared_facts(const Config& config, const Schedule& schedule, const Dataset* data);
+// (null: none is read), the program, and OMP_NUM_THREADS.
+std::vector<Fact> shared_facts(const RunPlan& plan, const Dataset* data);
 
 // Every rank calls it with its own facts. Throws on every rank the same UserError, with each fact
 // that differs and who has which value.

@@ -7,13 +7,13 @@
 
 namespace sluice {
 
-Alone::Alone(const Communicator& world, const TrainerOptions& options, int num_microbatches)
+Alone::Alone(const Communicator& world, const RunPlan& plan, const TensorKind& kind)
     : Communicator(world.rank(), world.world_ranks()),
       // Ordinary values: kernels are slower on infinities and denormals.
-      source_(at::randn({options.global_batch_size / num_microbatches * options.sequence_length *
-                         options.shape.dim})
+      source_(at::randn({plan.config.training.global_batch_size / plan.schedule.num_microbatches *
+                         plan.config.training.sequence_length * plan.shape.dim})
                   .mul_(0.1)
-                  .to(options.kind.device, options.kind.dtype)) {}
+                  .to(kind.device, kind.dtype)) {}
 
 Request Alone::post_send(Lane, int, std::span<const std::byte> bytes, std::string_view) {
   if (source_.is_cuda()) delete *reinterpret_cast<Parcel* const*>(bytes.data());

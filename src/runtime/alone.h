@@ -2,14 +2,14 @@
 #pragma once
 
 #include "comm/communicator.h"
-#include "runtime/trainer.h"
+#include "model/parameter.h"
 
 namespace sluice {
 
 // A rank without others: what it sends vanishes, what it is to receive is there at once.
 class Alone : public Communicator {
  public:
-  Alone(const Communicator& world, const TrainerOptions& options, int num_microbatches);
+  Alone(const Communicator& world, const RunPlan& plan, const TensorKind& kind);
 
   Request post_send(Lane lane, int to, std::span<const std::byte> bytes,
                     std::string_view label) override;

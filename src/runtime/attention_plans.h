@@ -5,11 +5,9 @@
 #include <string>
 
 #include "data/dataset.h"
-#include "model/attention.h"
+#include "model/stage.h"
 
 namespace sluice {
-
-struct TrainerOptions;
 
 struct AttentionPlans {
   int count = 0;                           // of forwards and backwards
@@ -21,7 +19,7 @@ struct AttentionPlans {
 
 // Makes the plans of all calls that long documents of the data can need (model/attention_packed.h),
 // for the calling thread; none where there is no GPU or no such document. Waits for the GPU.
-AttentionPlans make_attention_plans(const TrainerOptions& options, const SliceBounds& bounds,
-                                    const Dataset& data, int tensor_ranks);
+AttentionPlans make_attention_plans(const RunPlan& plan, const Machine& machine,
+                                    const Dataset& data);
 
 }  // namespace sluice

@@ -27,18 +27,6 @@ Dtype dtype_of(const at::Tensor& tensor) {
   return Dtype::bf16;
 }
 
-bool is_state(const std::string& name) { return name.find('/') != std::string::npos; }
-
-constexpr const char* kMaster = "/master";
-
-// The weight's name, where `name` is that of a master.
-std::optional<std::string> weight_of_master(const std::string& name) {
-  if (!name.ends_with(kMaster)) return std::nullopt;
-  return name.substr(0, name.size() - std::strlen(kMaster));
-}
-
-bool is_float(Dtype dtype) { return dtype == Dtype::f32 || dtype == Dtype::bf16; }
-
 // A part of a whole weight, or of a state of one, as this rank holds it.
 struct Held {
   TensorPiece piece;
@@ -71,21 +59,12 @@ std::vector<Held> held_states(Trainer& trainer) {
   return out;
 }
 
-// A tied head is the embedding under another name: one of them is on disk.
-std::string stored_name(const std::string& name, bool tied) {
-  constexpr std::string_view kHead = "head.weight";
-  return tied && name.starts_with(kHead) ? "embedding.weight" + name.substr(kHead.size()) : name;
-}
-
 }  // namespace
 
-Saver::Saver(const Config& config, const Schedule& schedule, Communicator& world, Trainer& trainer,
-             Resumed resumed, const Note& note)
-    : config_(config),
-      schedule_(schedule),
-      world_(world),
-      trainer_(trainer),
-      last_saved_(resumed.step) {
+Saver::Saver(const RunPlan& plan, Communicator& world, Trainer& trainer, Resumed resumed,
+             const Note& note)
+    : plan_(plan), world_(world), trainer_(trainer), last_saved_(resumed.step) {
+  const Config& config = plan.config;
   if (world.rank() == 0)
     run_ = run_id(config.checkpoint.folder, config.checkpoint.load, last_saved_);
   if (config.checkpoint.folder.empty()) return;
@@ -111,7 +90,7 @@ void Saver::save(std::int64_t step, const Note& note) {
   if (!folder_ || step == last_saved_) return;
   std::vector<TensorPiece> pieces;
   std::vector<at::Tensor> tensors;
-  const bool tied = config_.model.tied_embeddings;
+  const bool tied = plan_.config.model.tied_embeddings;
   const auto add = [&](const Held& part) {
     const std::string& name = part.piece.tensor.name;
     if (stored_name(name, tied) != name || part.piece.box.empty()) return;
@@ -138,11 +117,11 @@ void Saver::save(std::int64_t step, const Note& note) {
     info.step = step;
     const MeshShape& mesh = trainer_.mesh().shape();
     info.mesh = {.data = mesh.data(), .pipeline = mesh.pipeline, .tensor = mesh.tensor};
-    info.schedule = schedule_.name;
-    info.config = config_text(config_);
-    info.state = run_state(run_, config_.checkpoint.folder);
+    info.schedule = plan_.schedule.name;
+    info.config = config_text(plan_.config);
+    info.state = run_state(run_, plan_.config.checkpoint.folder);
     folder_->commit(info);
-    note(fmt::format("saved step {} in {}", step, config_.checkpoint.folder));
+    note(fmt::format("saved step {} in {}", step, plan_.config.checkpoint.folder));
   }
   world_.barrier("checkpoint");
   last_saved_ = step;
@@ -155,63 +134,12 @@ std::set<std::string> Saver::own_weights() const {
   const int device = trainer_.mesh().place().pipeline;
   for (const Parameter* parameter : trainer_.parameters()) {
     if (!parameter->shard.counted) continue;
-    for (int stage = 0; stage < schedule_.num_stages(); ++stage)
-      if (schedule_.placement.device_of(0, stage) == device &&
+    for (int stage = 0; stage < plan_.schedule.num_stages(); ++stage)
+      if (plan_.schedule.placement.device_of(0, stage) == device &&
           trainer_.holds(stage, parameter->name))
         own.insert(parameter->name);
   }
   return own;
-}
-
-std::optional<FoundCheckpoint> find_checkpoint(const CheckpointConfig& config, int rollback) {
-  if (rollback > 0 && (config.load != "latest" || config.folder.empty()))
-    throw user_error(
-        "--rollback is {}: it goes back in checkpoint.folder and needs checkpoint.load = latest",
-        rollback);
-  if (config.load == "none" || (config.load == "latest" && config.folder.empty())) return {};
-  if (config.load == "latest") return find_latest(config.folder, {.rollback = rollback});
-  return FoundCheckpoint{.folder = checkpoint_at(config.load)};
-}
-
-bool has_states(const Checkpoint& checkpoint) {
-  return std::any_of(checkpoint.tensors().begin(), checkpoint.tensors().end(),
-                     [](const TensorSpec& tensor) { return is_state(tensor.name); });
-}
-
-bool begins_anew(const Checkpoint& checkpoint, const std::string& state, bool tied) {
-  if (!has_states(checkpoint)) return true;
-  return weight_of_master(state) && !checkpoint.find(stored_name(state, tied));
-}
-
-const TensorSpec& find_tensor(const Checkpoint& checkpoint, const TensorSpec& wanted, bool tied) {
-  const std::string name = stored_name(wanted.name, tied);
-  const TensorSpec* spec = checkpoint.find(name);
-  if (!spec)
-    throw UserError(
-        fmt::format("{} has no tensor '{}': it is of another model", checkpoint.folder(), name),
-        ExitCode::bad_data);
-  if (spec->shape != wanted.shape || !is_float(spec->dtype))
-    throw UserError(
-        fmt::format("{}: '{}' is {} [{}] there and {} [{}] here: it is of another model",
-                    checkpoint.folder(), name, dtype_name(spec->dtype), fmt::join(spec->shape, ","),
-                    dtype_name(wanted.dtype), fmt::join(wanted.shape, ",")),
-        ExitCode::bad_data);
-  if (is_state(name) || wanted.dtype != Dtype::f32 || spec->dtype != Dtype::bf16) return *spec;
-  const TensorSpec* master = checkpoint.find(name + kMaster);
-  return master && master->shape == wanted.shape ? *master : *spec;
-}
-
-void check_none_left(const Checkpoint& checkpoint, const std::vector<std::string>& wanted,
-                     bool tied) {
-  std::set<std::string> names;
-  for (const std::string& name : wanted)
-    names.insert(stored_name(name, tied));
-  for (const TensorSpec& tensor : checkpoint.tensors())
-    if (!is_state(tensor.name) && !names.contains(tensor.name))
-      throw UserError(fmt::format("{} has a tensor '{}' that the model here has not: it is of "
-                                  "another model",
-                                  checkpoint.folder(), tensor.name),
-                      ExitCode::bad_data);
 }
 
 namespace {

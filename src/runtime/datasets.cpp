@@ -10,7 +10,7 @@ namespace {
 std::shared_ptr<const TokenSource> open_source(const DataConfig& data) {
   if (data.path.empty())
     throw user_error("data.path is missing: name a text file, --data.path=FILE");
-  const DataFormat format = parse_data_format(data.format);
+  const DataFormat format = data.format;
   std::error_code ignored;
   if (format != DataFormat::megatron && !std::filesystem::exists(data.path, ignored) &&
       !std::filesystem::exists(indexed_prefix(data.path) + ".idx", ignored))
@@ -42,11 +42,11 @@ MaskOptions masks_of(const Config& config, const TokenSource& source) {
 Datasets open_datasets(const Config& config) {
   const std::shared_ptr<const TokenSource> source = open_source(config.data);
   DatasetOptions options{.sequence_length = config.training.sequence_length,
-                         .packed = config.data.packing == "documents",
+                         .packed = config.data.packing == Packing::documents,
                          .validation_fraction = config.data.validation_fraction,
                          .vocab_size = config.model.vocab_size,
                          .seed = static_cast<std::uint64_t>(config.debug.seed)};
-  if (config.model.shape == "bert") options.masks = masks_of(config, *source);
+  if (config.model.shape == ModelFamily::bert) options.masks = masks_of(config, *source);
   Datasets datasets{.training = Dataset(source, options), .held_out = std::nullopt};
   if (config.data.validation_fraction > 0 && config.validation.interval > 0) {
     options.split = Split::validation;

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "data/dataset.h"
-#include "runtime/config/config.h"
+#include "config/config.h"
 
 namespace sluice {
 

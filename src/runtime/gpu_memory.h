@@ -1,11 +1,14 @@
 // What uses a GPU's memory, by name, and the error for a GPU or a machine that runs out of it.
 #pragma once
 
+#include <ATen/ATen.h>
+
 #include <cstdint>
 #include <string>
 
 #include "base/error.h"
-#include "runtime/trainer.h"
+#include "comm/communicator.h"
+#include "run/plan.h"
 
 namespace sluice {
 
@@ -18,13 +21,12 @@ struct GpuMemory {
 
 // What stays allocated from start to end: by all ranks of a pipeline, or by this rank alone if it
 // has a GPU of its own.
-GpuMemory fixed_memory(const TrainerOptions& options, const Schedule& schedule,
-                       const Communicator& world);
+GpuMemory fixed_memory(const RunPlan& plan, const Communicator& world);
 
 // The error of a run that is out of memory while `stash` bytes are stashed: one line that says what
 // takes how much, and which setting would help most.
-UserError out_of_memory(const TrainerOptions& options, const Schedule& schedule,
-                        const Communicator& world, std::int64_t stash);
+UserError out_of_memory(const RunPlan& plan, const Communicator& world, const at::Device& device,
+                        std::int64_t stash);
 
 // The most memory so far and the memory there is, in bytes: of tensors on the device where that is
 // a GPU, else of this process and its machine.

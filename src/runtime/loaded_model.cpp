@@ -1,7 +1,8 @@
 #include "runtime/loaded_model.h"
 
+#include "comm/tensors/scalar_type.h"
+#include "config/model.h"
 #include "runtime/checkpointing.h"
-#include "runtime/options.h"
 #include "runtime/weights/saved_model.h"
 
 namespace sluice {
@@ -12,12 +13,12 @@ LoadedModel load_model(const std::string& checkpoint, at::Device device) {
                     .tokenizer = tokenizer_of(opened.folder()),
                     .config = config_of(opened),
                     .decoder = nullptr};
-  if (model.config.model.shape == "bert")
+  if (model.config.model.shape == ModelFamily::bert)
     throw user_error(
         "{} is of shape bert: it fills in masked tokens and cannot continue a text; gpt2 and llama "
         "can",
         opened.folder());
-  TensorKind kind = model_dtype(model.config);
+  TensorKind kind = scalar_type(model.config.training.dtype);
   kind.device = device;
   model.decoder = std::make_unique<Decoder>(model_shape(model.config), kind);
   load_weights(opened, model.decoder->parameters(), model.config.model.tied_embeddings);

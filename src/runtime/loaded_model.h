@@ -6,7 +6,7 @@
 #include <string>
 
 #include "model/decoder.h"
-#include "runtime/config/config.h"
+#include "config/config.h"
 
 namespace sluice {
 

@@ -7,26 +7,30 @@
 
 #include "base/error.h"
 #include "cost/parameters.h"
-#include "runtime/checkpointing.h"
+#include "runtime/files/checkpoint_folder.h"
 #include "runtime/weights/saved_model.h"
+#include "runtime/weights/saved_tensors.h"
 
 namespace sluice {
 namespace {
 
 // Weights and optimizer states of the whole model.
-std::vector<TensorSpec> saved_tensors(const TrainerOptions& options) {
-  const bool narrow = options.kind.dtype != at::kFloat;
-  const OptimizerOptions& optimizer = options.optimizer;
-  const Dtype moments = optimizer.state_dtype == at::kBFloat16 ? Dtype::bf16 : Dtype::f32;
+std::vector<TensorSpec> saved_tensors(const RunPlan& plan) {
+  const auto dtype_of = [](NumberType type) {
+    return type == NumberType::bfloat16 ? Dtype::bf16 : Dtype::f32;
+  };
+  const OptimizerConfig& optimizer = plan.config.optimizer;
+  const Dtype weights = dtype_of(plan.config.training.dtype);
+  const Dtype moments = dtype_of(optimizer.state_dtype);
   std::vector<TensorSpec> out;
   for (const ParameterShape& parameter :
-       stage_parameters(options.shape, {0, options.shape.layers, true, true})) {
+       stage_parameters(plan.shape, {0, plan.shape.layers, true, true})) {
     const auto add = [&](const char* state, Dtype dtype) {
       out.push_back({.name = parameter.name + state, .dtype = dtype, .shape = parameter.shape});
     };
-    add("", narrow ? Dtype::bf16 : Dtype::f32);
-    if (narrow && optimizer.master_weights) add("/master", Dtype::f32);
-    if (optimizer.kind == OptimizerKind::adamw) {
+    add("", weights);
+    if (weights != Dtype::f32 && optimizer.master_weights) add("/master", Dtype::f32);
+    if (optimizer.name == OptimizerKind::adamw) {
       add("/first_moment", moments);
       add("/second_moment", moments);
     }
@@ -35,15 +39,16 @@ std::vector<TensorSpec> saved_tensors(const TrainerOptions& options) {
 }
 
 // The step that the run would resume from, 0 for none; `remarks` gets what to know about it.
-std::int64_t check_checkpoint(const Config& config, const TrainerOptions& options, int rollback,
+std::int64_t check_checkpoint(const RunPlan& plan, int rollback,
                               std::vector<std::string>& remarks) {
+  const Config& config = plan.config;
   const std::optional<FoundCheckpoint> found = find_checkpoint(config.checkpoint, rollback);
   if (!found) return 0;
   const Checkpoint checkpoint(found->folder);
   check_same_model(checkpoint, config);
   const bool tied = config.model.tied_embeddings;
   std::vector<std::string> names;
-  for (const TensorSpec& wanted : saved_tensors(options)) {
+  for (const TensorSpec& wanted : saved_tensors(plan)) {
     names.push_back(wanted.name);
     const bool state = wanted.name.find('/') != std::string::npos;
     if (!state || !begins_anew(checkpoint, wanted.name, tied))
@@ -84,11 +89,13 @@ void check_writable(const std::string& folder) {
   if (::access(path.c_str(), W_OK | X_OK) != 0) throw file_error("write to", path, errno);
 }
 
-std::vector<std::string> check_before_run(const Config& config, const TrainerOptions& options,
-                                          const Dataset& training, int rollback) {
+std::vector<std::string> check_before_run(const RunPlan& plan, const Dataset* training,
+                                          int rollback) {
+  const Config& config = plan.config;
   std::vector<std::string> remarks;
-  const std::int64_t step = check_checkpoint(config, options, rollback, remarks);
-  check_batch(training, step * options.global_batch_size, options.global_batch_size);
+  const std::int64_t step = check_checkpoint(plan, rollback, remarks);
+  const std::int64_t batch = config.training.global_batch_size;
+  if (training) check_batch(*training, step * batch, batch);
   if (!config.checkpoint.folder.empty()) {
     // The latest one is where the run would start.
     if (config.checkpoint.load != "latest") check_start_step(config.checkpoint.folder, step);

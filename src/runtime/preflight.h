@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "data/dataset.h"
-#include "runtime/config/config.h"
-#include "runtime/trainer.h"
+#include "run/plan.h"
 
 namespace sluice {
 
@@ -15,8 +14,8 @@ namespace sluice {
 // its first and last sequences are), a checkpoint that is of another model or damaged with none
 // whole before it, a folder that cannot be written to. Returns a line for each thing to know about
 // the checkpoint that the run would resume from; `rollback` as in TrainingRun.
-std::vector<std::string> check_before_run(const Config& config, const TrainerOptions& options,
-                                          const Dataset& training, int rollback = 0);
+std::vector<std::string> check_before_run(const RunPlan& plan, const Dataset* training,
+                                          int rollback = 0);
 
 // Throws UserError unless a file could be made in the folder, or the folder itself in the nearest
 // one above it that is there.

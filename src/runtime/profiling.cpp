@@ -8,7 +8,8 @@
 
 #include "runtime/alone.h"
 #include "runtime/op_timings.h"
-#include "runtime/options.h"
+#include "run/op_costs.h"
+#include "runtime/trainer.h"
 
 namespace sluice {
 namespace {
@@ -82,26 +83,26 @@ Schedule other_form(const Schedule& schedule) {
 // One rank's stages, and the rounds they play.
 class Player {
  public:
-  Player(const TrainerOptions& options, const Schedule& schedule, Mesh& mesh,
-         const ProfileOptions& profile)
-      : options_(options),
+  Player(const RunPlan& plan, const Machine& machine, Mesh& mesh, const ProfileOptions& profile)
+      : plan_(plan),
+        kind_(tensor_kind(plan, machine.device)),
         mesh_(mesh),
         world_(mesh.world()),
         profile_(profile),
         tensor_group_(mesh.tensor(), traffic_),
-        tensor_(tensor_group_, options.sequence_parallel_norms),
-        bounds_(slice_bounds(schedule, options.sequence_length)),
-        stages_(make_stages(options, schedule, mesh.place().pipeline, tensor_)),
-        alone_(mesh.pipeline(), options, schedule.num_microbatches) {
-    const std::int64_t sequences =
-        options.global_batch_size / mesh.shape().data() / schedule.num_microbatches;
-    at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(options.seed);
+        tensor_(tensor_group_, plan.sequence_norms()),
+        bounds_(plan.slice_bounds()),
+        stages_(make_stages(plan, mesh.place().pipeline, machine, tensor_)),
+        alone_(mesh.pipeline(), plan, kind_) {
+    at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(
+        static_cast<std::uint64_t>(plan.config.debug.seed));
     const auto tokens = [&] {
-      return at::randint(options.shape.vocab_size, {sequences, options.sequence_length}, generator,
+      return at::randint(plan.shape.vocab_size,
+                         {plan.sequences(), plan.config.training.sequence_length}, generator,
                          at::kLong);
     };
-    batch_.tokens = tokens().to(options.kind.device);
-    batch_.targets = tokens().to(options.kind.device);
+    batch_.tokens = tokens().to(kind_.device);
+    batch_.targets = tokens().to(kind_.device);
   }
 
   // Rounds in a second, over at least so many seconds.
@@ -140,7 +141,7 @@ class Player {
     for (const auto& [number, stage] : stages_)
       local[number] = stage.get();
     return Executor(form, local, alone_,
-                    {&tensor_group_, tensor_.sequence_norms(), options_.scatter_gather, nullptr});
+                    {&tensor_group_, tensor_.sequence_norms(), plan_.scatter(), nullptr});
   }
 
   // Tensor ranks must play the same rounds, so the first of them decides how many.
@@ -152,11 +153,11 @@ class Player {
   DeviceTimeline round(Executor& executor) {
     for (const auto& [number, stage] : stages_) {
       stage->zero_gradients();
-      stage->begin_step(bounds_, 1.0 / static_cast<double>(options_.sequence_length));
+      stage->begin_step(bounds_, 1.0 / static_cast<double>(plan_.config.training.sequence_length));
     }
     return executor
-        .run([this](int) -> const Microbatch& { return batch_; }, bounds_, options_.shape.dim,
-             options_.kind, Clock::now())
+        .run([this](int) -> const Microbatch& { return batch_; }, bounds_, plan_.shape.dim, kind_,
+             Clock::now())
         .timeline;
   }
 
@@ -167,7 +168,8 @@ class Player {
         fmt::format("profiling, pass {} of 2: {} of {} rounds", passes_, rounds, profile_.rounds));
   }
 
-  const TrainerOptions& options_;
+  const RunPlan& plan_;
+  TensorKind kind_;
   Mesh& mesh_;
   Communicator& world_;
   const ProfileOptions& profile_;
@@ -266,19 +268,21 @@ std::vector<double> measure_contention(Player& player, const Schedule& lowered, 
   return contention;
 }
 
-Costs profile_ops(const TrainerOptions& options, const Schedule& lowered, Communicator& world,
+Costs profile_ops(const RunPlan& plan, const Machine& machine, Communicator& world,
                   const ProfileOptions& profile) {
   at::set_num_threads(profile.threads_per_rank);
-  Mesh mesh(world, mesh_of(options, lowered));
-  Costs costs = byte_costs(staged_model(options, lowered), lowered);
-  costs.layers = options.layers_per_stage;
-  costs.measured_on = measured_on(options, lowered);
-  const bool shared = options.kind.on_gpu() && !world.moves_device_memory();
+  const Schedule& lowered = plan.schedule;
+  Mesh mesh(world, plan.mesh);
+  Costs costs = byte_costs(plan);
+  costs.layers = plan.layers_per_stage;
+  costs.measured_on = measured_on(plan);
+  const TensorKind kind = tensor_kind(plan, machine.device);
+  const bool shared = kind.on_gpu() && !world.moves_device_memory();
   const auto memory = [&](double bytes) {
-    return at::zeros({static_cast<std::int64_t>(bytes)}, options.kind.values().dtype(at::kByte));
+    return at::zeros({static_cast<std::int64_t>(bytes)}, kind.values().dtype(at::kByte));
   };
   {
-    Player player(options, lowered, mesh, profile);
+    Player player(plan, machine, mesh, profile);
     OpTimings timings;
     player.play(other_form(lowered), timings);
     player.play(lowered, timings);

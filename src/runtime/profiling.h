@@ -6,7 +6,7 @@
 
 #include "comm/communicator.h"
 #include "cost/costs.h"
-#include "runtime/trainer.h"
+#include "model/stage.h"
 
 namespace sluice {
 
@@ -22,8 +22,8 @@ struct ProfileOptions {
 // and kernels are those of a real step. All ranks continue until the last one has measured, so each
 // op is timed with its neighbours busy. The same is done with backwards in their other form, fused
 // or split, so that F, I, W and B are all known. Last, messages are timed between the ranks that
-// exchange any, pair by pair. REQUIRES: `lowered` proved; rank r of `world` is device r.
-Costs profile_ops(const TrainerOptions& options, const Schedule& lowered, Communicator& world,
+// exchange any, pair by pair.
+Costs profile_ops(const RunPlan& plan, const Machine& machine, Communicator& world,
                   const ProfileOptions& profile = {});
 
 }  // namespace sluice

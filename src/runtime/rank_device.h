@@ -2,11 +2,13 @@
 // A process of one rank has its GPU for itself.
 #pragma once
 
+#include <ATen/ATen.h>
+
 #include <memory>
 #include <string>
 
 #include "cuda/device.h"
-#include "runtime/config/config.h"
+#include "config/config.h"
 
 namespace sluice {
 
@@ -22,6 +24,9 @@ class RankDevices {
 
   // To be held by a rank's thread as long as it computes; null on the CPU.
   std::unique_ptr<cuda::RankStream> take(int rank) const;
+  at::Device device() const {
+    return on_gpu_ ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(gpu_)) : at::kCPU;
+  }
   // "cuda, 8 partitions of 8 SMs"
   std::string text() const;
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/names.h"
 #include "base/text.h"
 #include "comm/mpi/mpi.h"
 #include "comm/nccl/nccl.h"
@@ -17,10 +18,6 @@
 
 namespace sluice {
 namespace {
-
-std::optional<Launch> launch_of_this_process() {
-  return discover_launch([](const char* name) { return std::getenv(name); });
-}
 
 MpiReport as_mpi_report(const Report& report) {
   return [report](const std::exception_ptr& cause, bool speaks) {
@@ -36,41 +33,15 @@ bool share_cores(const RankCores& a, const RankCores& b) {
 
 }  // namespace
 
-std::string chosen_backend(const Config& config, const std::optional<Launch>& launch) {
-  if (config.comm.backend != "auto") return config.comm.backend;
-  // A single process can be all ranks, as threads.
-  if (!launch || launch->size == 1) return "threads";
-  return config.cluster.device == "cuda" ? "nccl" : "mpi";
-}
-
-std::string chosen_backend(const Config& config) {
-  return chosen_backend(config, launch_of_this_process());
-}
-
-std::string launch_problem(const CommConfig& comm, int num_ranks) {
-  const std::optional<Launch> launch = launch_of_this_process();
-  if (comm.backend == "threads" && launch && launch->size > 1)
-    return fmt::format(
-        "comm.backend is threads and {} processes were started ({}): each would do the whole work; "
-        "use --comm.backend=auto, or start one process",
-        launch->size, launch->source);
-  if (comm.backend != "threads" && !launch)
-    return fmt::format(
-        "comm.backend is {} and no launcher started this process: use mpirun -n {} ./sluice ..., "
-        "or comm.backend = threads",
-        comm.backend, num_ranks);
-  return "";
-}
-
 ExitCode run_ranks(const CommConfig& comm, int num_ranks, const Report& report,
                    const std::function<void(Communicator&)>& body, const std::vector<Fact>& facts) {
-  SLUICE_CHECK(comm.backend != "auto", "comm.backend is auto for {} ranks", num_ranks);
+  SLUICE_CHECK(comm.backend != Backend::automatic, "comm.backend is auto for {} ranks", num_ranks);
   keep_freed_memory();
   if (const std::string problem = launch_problem(comm, num_ranks); !problem.empty())
     throw UserError(problem);
   const CommOptions options{.deadline = std::chrono::milliseconds(
                                 static_cast<std::int64_t>(1000 * comm.train_timeout_seconds))};
-  if (comm.backend == "threads") {
+  if (comm.backend == Backend::threads) {
     run_threads(num_ranks, {.comm = options}, body);
     return ExitCode::ok;
   }
@@ -82,7 +53,7 @@ ExitCode run_ranks(const CommConfig& comm, int num_ranks, const Report& report,
           "(mpirun -n {}), or change the parallelism degrees",
           comm.backend, counted(world.size(), "process"), counted(num_ranks, "rank"), num_ranks,
           num_ranks);
-    if (comm.backend == "nccl")
+    if (comm.backend == Backend::nccl)
       run_nccl(world, own_gpu(comm), options, body);
     else
       body(world);
@@ -123,18 +94,13 @@ int own_gpu(const Launch& launch, int num_gpus) {
 }
 
 int own_gpu(const CommConfig& comm) {
-  if (comm.backend != "nccl") return 0;
+  if (comm.backend != Backend::nccl) return 0;
   const std::optional<Launch> launch = launch_of_this_process();
   if (!launch) return 0;
   // Streams of NCCL's have to run side by side: as many queues as a GPU can have. The driver reads
   // this when it starts.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   return own_gpu(*launch, cuda::num_devices());
-}
-
-bool prints_for_all() {
-  const std::optional<Launch> launch = launch_of_this_process();
-  return !launch || launch->rank == 0;
 }
 
 int threads_per_rank(std::span<const RankCores> ranks) {

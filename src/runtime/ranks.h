@@ -14,19 +14,13 @@
 
 #include "base/error.h"
 #include "comm/communicator.h"
-#include "comm/launch.h"
+#include "config/config.h"
+#include "run/launch.h"
 #include "runtime/agreement.h"
-#include "runtime/config/config.h"
 
 namespace sluice {
 
 using Report = std::function<ExitCode(const std::exception_ptr& cause)>;  // prints it
-
-// What comm.backend = auto stands for: threads; where a launcher started several processes mpi, or
-// with cluster.device = cuda nccl. Other values stay.
-std::string chosen_backend(const Config& config, const std::optional<Launch>& launch);
-// The same for this process.
-std::string chosen_backend(const Config& config);
 
 // Runs body(world) on `num_ranks` ranks, where they are processes after all have compared `facts`.
 // REQUIRES: comm.backend was chosen. Throws what goes wrong, except once processes have met: a
@@ -38,10 +32,6 @@ ExitCode run_ranks(const CommConfig& comm, int num_ranks, const Report& report,
                    const std::function<void(Communicator&)>& body,
                    const std::vector<Fact>& facts = {});
 
-// What run_ranks would refuse before any rank starts, because of how this process was started; ""
-// where it would not.
-std::string launch_problem(const CommConfig& comm, int num_ranks);
-
 // Runs `command`, and returns its exit code or that of what it throws. The same mistake is found by
 // every process of a launcher; they meet, and one of them reports it.
 ExitCode report_once(const std::function<ExitCode()>& command, const Report& report);
@@ -52,9 +42,6 @@ ExitCode report_once(const std::function<ExitCode()>& command, const Report& rep
 int own_gpu(const CommConfig& comm);
 // The same with nccl, of so many. A single one is taken as the launcher's choice for this rank.
 int own_gpu(const Launch& launch, int num_gpus);
-
-// Whether this process prints what all know: it has no launcher, or is rank 0 of one.
-bool prints_for_all();
 
 // Where a rank computes: its host, and the cores of it that it is bound to.
 struct RankCores {

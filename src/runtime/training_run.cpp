@@ -12,11 +12,11 @@
 
 #include "cost/flops.h"
 #include "cuda/device.h"
+#include "run/op_costs.h"
 #include "runtime/checkpointing.h"
 #include "runtime/generation.h"
 #include "runtime/gpu_memory.h"
 #include "runtime/op_timings.h"
-#include "runtime/options.h"
 #include "runtime/out_of_memory.h"
 
 namespace sluice {
@@ -134,17 +134,25 @@ std::vector<DeviceTimeline> gather_timelines(const DeviceTimeline& mine, const M
 
 std::int64_t validation_samples(const TrainingRun& run) {
   const std::int64_t all = run.held_out->num_samples();
-  const std::int64_t batches = run.config.validation.batches;
-  return batches > 0 ? std::min(all, batches * run.config.training.global_batch_size) : all;
+  const std::int64_t batches = run.plan.config.validation.batches;
+  return batches > 0 ? std::min(all, batches * run.plan.config.training.global_batch_size) : all;
 }
 
 // Of all devices together; 0: unknown. A GPU that several ranks share counts once.
 double peak_tflops_of(const TrainingRun& run, const Communicator& world) {
-  const TensorKind& kind = run.options.kind;
-  double peak = run.config.cluster.peak_tflops;
-  if (peak == 0 && kind.on_gpu())
-    peak = known_peak_tflops(cuda::device_name(kind.device.index()), kind.dtype == at::kBFloat16);
-  return kind.on_gpu() && !world.moves_device_memory() ? peak : peak * world.size();
+  const bool gpu = run.device.is_cuda();
+  double peak = run.plan.config.cluster.peak_tflops;
+  if (peak == 0 && gpu)
+    peak = known_peak_tflops(cuda::device_name(run.device.index()), run.plan.config.training.dtype);
+  return gpu && !world.moves_device_memory() ? peak : peak * world.size();
+}
+
+std::vector<std::int64_t> predicted_by_rank(const RunPlan& plan) {
+  std::vector<std::int64_t> bytes;
+  for (int rank = 0; rank < plan.mesh.size(); ++rank)
+    bytes.push_back(
+        plan.peak_stash_bytes[static_cast<std::size_t>(place_of(rank, plan.mesh).pipeline)]);
+  return bytes;
 }
 
 double bubble_of(const std::vector<RankFigures>& ranks) {
@@ -163,14 +171,14 @@ namespace {
 RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
   using Clock = std::chrono::steady_clock;
   at::set_num_threads(run.threads_per_rank);
-  const Config& config = run.config;
+  const Config& config = run.plan.config;
   const bool leads = world.rank() == 0;
-  Trainer trainer(run.options, run.lowered, run.training, world);
+  Trainer trainer(run.plan, run.training, world, {.device = run.device});
   if (leads && trainer.plans().count > 0) run.on_note(trainer.plans().line());
   RunEnd end;
   Resumed resumed = load_checkpoint(config, run.rollback, world, trainer, run.on_note);
   end.last_step = resumed.step;
-  Saver saver(config, run.lowered, world, trainer, std::move(resumed), run.on_note);
+  Saver saver(run.plan, world, trainer, std::move(resumed), run.on_note);
   RealFileSystem files;
   std::optional<MetricsFolder> written;
   if (leads && !config.metrics.folder.empty()) {
@@ -200,6 +208,7 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
   std::int64_t not_finite = 0;  // the step whose validation loss is not finite
   const double peak_tflops = peak_tflops_of(run, world);
 
+  const std::vector<std::int64_t> predicted = predicted_by_rank(run.plan);
   GpuMemory memory;  // of all ranks on this GPU, or of this rank alone if it has its own
   const auto report = [&](const StepResult& result) {
     // Whichever rank a signal reached, all stop after the same step.
@@ -222,7 +231,7 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
     metrics.step_time_s = seconds.extract(result.number).mapped();
     metrics.tps = static_cast<double>(tokens) / metrics.step_time_s / world.size();
     const double tflops =
-        1e-12 * step_flops(run.options.shape, static_cast<double>(tokens), result.squared_lengths) /
+        1e-12 * step_flops(run.plan.shape, static_cast<double>(tokens), result.squared_lengths) /
         metrics.step_time_s;
     metrics.tflops = tflops / world.size();
     if (peak_tflops > 0) metrics.mfu = tflops / peak_tflops;
@@ -234,9 +243,9 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
          std::span(ranks).first(world.moves_device_memory() ? 1 : ranks.size()))
       stash += rank.peak_bytes;
     memory.stash = std::max(memory.stash, stash);
-    metrics.predicted_peak_stash_bytes = run.predicted_peak_bytes;
+    metrics.predicted_peak_stash_bytes = predicted;
     metrics.validation_loss = validation_loss;
-    const PeakMemory peak = peak_memory(run.options.kind.device);
+    const PeakMemory peak = peak_memory(run.device);
     metrics.memory_bytes = peak.peak;
     metrics.memory_share = static_cast<double>(peak.peak) / static_cast<double>(peak.capacity);
     const bool logged = result.number % config.metrics.log_freq == 0 || result.number == first ||
@@ -275,16 +284,16 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
     if (due || stop || is_last) saver.save(number, run.on_note);
   }
   figures.finish();
-  if (leads && run.options.kind.on_gpu()) {
+  if (leads && run.device.is_cuda()) {
     const std::int64_t stash = memory.stash;
-    memory = fixed_memory(run.options, run.lowered, world);
+    memory = fixed_memory(run.plan, world);
     memory.stash = stash;
-    end.gpu_memory = memory_line(memory, cuda::memory_use(run.options.kind.device.index()).peak);
+    end.gpu_memory = memory_line(memory, cuda::memory_use(run.device.index()).peak);
   }
   end.stopped = stop && end.last_step < config.training.steps;
   end.devices = gather_timelines(last, trainer.mesh());
   if (end.last_step >= first) {
-    end.costs = byte_costs(staged_model(run.options, run.lowered), run.lowered);
+    end.costs = byte_costs(run.plan);
     timings.gather_into(*end.costs, trainer.mesh().pipeline());
   }
   if (lost_row) std::rethrow_exception(lost_row);
@@ -294,14 +303,14 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
 // Drawn from the last checkpoint, on the device of the run: the trainers are gone and have freed
 // its memory.
 void show_sample(const TrainingRun& run, Communicator& world, const RunEnd& end) {
-  const Config& config = run.config;
+  const Config& config = run.plan.config;
   if (end.stopped || config.generate.prompt.empty()) return;
   world.barrier("end of training");
   const std::string checkpoint = config.checkpoint.folder + "/" + step_folder_name(end.last_step);
   if (world.rank() != 0 || !is_there(checkpoint)) return;
   try {
     const std::string text =
-        sample_text(checkpoint, config.generate.prompt, {}, run.options.kind.device);
+        sample_text(checkpoint, config.generate.prompt, {}, run.device);
     run.on_note(fmt::format("step {} continues generate.prompt:", end.last_step));
     run.on_sample(text);
   } catch (const c10::OutOfMemoryError&) {
@@ -320,7 +329,7 @@ RunEnd run_training(const TrainingRun& run, Communicator& world) {
   } catch (const c10::Error& error) {
     if (!is_out_of_memory(error)) throw;
     // Raised before the first op, or between steps.
-    throw out_of_memory(run.options, run.lowered, world, 0);
+    throw out_of_memory(run.plan, world, run.device, 0);
   }
 }
 

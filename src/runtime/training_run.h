@@ -12,19 +12,16 @@
 #include "comm/communicator.h"
 #include "cost/costs.h"
 #include "data/dataset.h"
-#include "runtime/config/config.h"
 #include "runtime/files/metrics_folder.h"
 #include "runtime/trainer.h"
 
 namespace sluice {
 
 struct TrainingRun {
-  const Config& config;  // resolved
-  const TrainerOptions& options;
-  const Schedule& lowered;
+  const RunPlan& plan;
   const Dataset& training;
-  const Dataset* held_out = nullptr;               // null: no validation; else interval > 0
-  std::vector<std::int64_t> predicted_peak_bytes;  // per rank
+  const Dataset* held_out = nullptr;  // null: no validation; else interval > 0
+  at::Device device = at::kCPU;
   int threads_per_rank = 1;
   int rollback = 0;                         // checkpoints to go back before resuming
   const std::atomic<bool>* stop = nullptr;  // set: finish the step, save, return

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "schedule/validate.h"
+#include "schedule/problem.h"
 
 namespace sluice {
 

@@ -7,7 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "schedule/validate.h"
+#include "schedule/problem.h"
+#include "schedule/schedule.h"
 
 namespace sluice {
 

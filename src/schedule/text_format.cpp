@@ -1,15 +1,21 @@
 #include "schedule/text_format.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/text.h"
 #include "schedule/strict_json.h"
 
 namespace sluice {
 namespace {
+
+// More than anyone needs: a lowered schedule of 512 devices, 1024 stages and 2048 microbatches has
+// 160 MiB.
+constexpr std::size_t kMaxScheduleBytes = std::size_t{1} << 30;
 
 using Json = nlohmann::ordered_json;
 
@@ -342,6 +348,15 @@ Schedule read_schedule(std::string_view text) {
   schedule.placement =
       named ? *named
             : infer_placement(schedule.programs, static_cast<int>(stages), static_cast<int>(pipes));
+  return schedule;
+}
+
+Schedule read_schedule_file(const std::string& file) {
+  Schedule schedule = parse_file(file, kMaxScheduleBytes,
+                                 [](const std::string& text) { return read_schedule(text); });
+  if (schedule.name == "custom" && file != "-")
+    schedule.name = std::filesystem::path(file).stem().string();
+  schedule.name = printable(schedule.name);
   return schedule;
 }
 

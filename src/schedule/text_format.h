@@ -23,4 +23,8 @@ std::string write_schedule(const Schedule& schedule, TextFlavour flavour);
 // is well-formed text, not a proved schedule: ops may be missing, misplaced or in a wrong order.
 Schedule read_schedule(std::string_view text);
 
+// The schedule of a file ("-": standard input), named after it unless its metadata has a name.
+// Throws UserError that starts with the file's name.
+Schedule read_schedule_file(const std::string& file);
+
 }  // namespace sluice

@@ -6,18 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "schedule/problem.h"
 #include "schedule/schedule.h"
 
 namespace sluice {
-
-struct Problem {
-  int device = -1;    // -1: no single device
-  int position = -1;  // index into the device's program; -1: the program as a whole
-  std::string op;     // the op's text, or ""
-  std::string text;   // what is wrong
-
-  std::string line() const;  // "device 1, position 4, 1B0: ..."
-};
 
 struct ValidateOptions {
   int max_buffers = -1;  // more receive buffers than this on a device is a problem; -1: any number

@@ -1,7 +1,9 @@
 // The simulator for devices that share power and clocks, so that idle ones make busy ones faster.
 #pragma once
 
-#include "sim/simulate.h"
+#include "cost/costs.h"
+#include "schedule/schedule.h"
+#include "sim/simulation.h"
 
 namespace sluice {
 

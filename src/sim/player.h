@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "sim/memory_replay.h"
-#include "sim/simulate.h"
+#include "sim/simulation.h"
 
 namespace sluice {
 

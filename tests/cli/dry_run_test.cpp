@@ -183,8 +183,8 @@ TEST_F(DryRun, SaysWhatDoesNotFitThisMachine) {
 TEST_F(DryRun, RefusesWhatTheRunWouldRefuse) {
   expect_refused("--format json", 2, "--dry-run");
   expect_refused("--dry-run --format yaml", 2, "yaml");
-  expect_refused("--dry-run --data.path=", 2, "data.path");
-  expect_refused("--dry-run --data.path=nowhere.txt", 2, "nowhere.txt");
+  expect_refused("--data.path=", 2, "data.path");
+  expect_refused("--data.path=nowhere.txt", 2, "nowhere.txt");
   expect_refused("--dry-run --training.sequence_length=20000", 3, "corpus.txt");
   expect_refused("--dry-run --checkpoint.folder=corpus.txt/here", 2, "corpus.txt");
   expect_refused("--dry-run --metrics.folder=corpus.txt", 2, "corpus.txt");
@@ -260,14 +260,13 @@ TEST_F(DryRun, SaysWhatOfThisMachineWouldStopTheRun) {
   };
   expect_remark(memory("--comm.backend=mpi"),
                 "train would refuse here: comm.backend is mpi and no launcher");
-  // Its memory is not this machine's.
+  // Of a GPU nothing is asked: a plan may be of another machine.
   const Ran ran =
       run("train run.toml --dry-run --format json --model.dim=131072 --cluster.device=cuda",
           "CUDA_VISIBLE_DEVICES=");
   ASSERT_EQ(ran.code, 0) << ran.err;
   const Json planned = Json::parse(ran.out);
-  EXPECT_EQ(planned["remarks"].size(), 1u) << planned["remarks"];
-  expect_remark(planned, "train would refuse here: cluster.device is cuda: ");
+  EXPECT_TRUE(planned["remarks"].empty()) << planned["remarks"];
   EXPECT_TRUE(planned["machine"].is_null());
   EXPECT_TRUE(planned["fits"].is_null());
 }
@@ -379,7 +378,7 @@ TEST_F(DryRun, PartitionRefusesAProfileOfAnotherRun) {
     EXPECT_EQ(other.code, 2) << flag;
     EXPECT_EQ(other.out, "");
     EXPECT_EQ(std::count(other.err.begin(), other.err.end(), '\n'), 1) << other.err;
-    EXPECT_TRUE(other.err.starts_with("sluice: parallelism.partition_costs is 'costs.json': "));
+    EXPECT_TRUE(other.err.starts_with("sluice: parallelism.costs is 'costs.json': "));
     EXPECT_NE(other.err.find(words), std::string::npos) << other.err;
     EXPECT_NE(other.err.find("measure again (sluice profile) or correct the configuration"),
               std::string::npos)
@@ -388,7 +387,7 @@ TEST_F(DryRun, PartitionRefusesAProfileOfAnotherRun) {
   // What trains by it refuses it, too.
   const Ran trained = train(
       "--dry-run --model.dim=64 --parallelism.layers_per_stage=auto "
-      "--parallelism.partition_costs=costs.json " +
+      "--parallelism.costs=costs.json " +
       schedule);
   EXPECT_EQ(trained.code, 2);
   EXPECT_NE(trained.err.find("model.dim is 64 and was 32"), std::string::npos) << trained.err;
@@ -412,7 +411,7 @@ TEST_F(DryRun, MeshesThatDoNotFitAreRefusedInOneLine) {
            std::pair{"pipeline_parallel_degree=3", "does not divide by the 6 stages"},
            std::pair{"pipeline_parallel_degree=6 --parallelism.layers_per_stage=auto",
                      "too few for 12 stages"},
-           std::pair{"device_memory_mib=100", "device_memory_mib is 100"},
+           std::pair{"device_memory_mib=1,2,3", "device_memory_mib lists 3 caps"},
            std::pair{"layers_per_stage=cost", "layers_per_stage is 'cost'"},
        })
     expect_refused(fmt::format("--dry-run --parallelism.{}", flags), 2, word);

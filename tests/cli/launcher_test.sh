@@ -304,7 +304,7 @@ test_no_corpus_is_made_where_it_is_not_read() {
 
 test_corpus_that_may_not_be_installed_is_named() {
   make_corpus_config
-  run "$clone/sluice" train --help
+  run "$clone/sluice" train --build
   echo bible-kjv >"$box/missing"
   : >"$box/calls"
   run "$clone/sluice" train --no-install quickstart.toml

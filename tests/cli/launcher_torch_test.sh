@@ -44,9 +44,11 @@ test_torch_that_has_gone_is_fetched_again() {
 
 test_pure_commands_never_touch_torch() {
   local command
-  for command in --version --help schedule check simulate compare data; do
+  for command in --version --help schedule check simulate compare data partition \
+    'train a.toml --dry-run' 'train --print-config a.toml' 'train --help' 'help train'; do
     rm -rf "$clone/build"
-    SLUICE_TORCH_DIR=/no/torch run "$clone/sluice" "$command"
+    # shellcheck disable=SC2086
+    SLUICE_TORCH_DIR=/no/torch run "$clone/sluice" $command
     expect_status 0
     [[ ! -d $clone/build/engine ]] || fail "$command built the engine"
   done
@@ -57,9 +59,10 @@ test_pure_commands_never_touch_torch() {
 test_engine_commands_get_the_engine() {
   local command commands
   commands=$(grep -oP '^ *\{+"\K[a-z]+(?=", ")' "$checkout/src/cli/engine_absent.cpp")
-  expect_in "$commands" train
-  for command in $commands; do
-    run "$clone/sluice" "$command"
+  expect_in "$commands" generate
+  for command in train 'train --build' 'train a.toml --build --dry-run' $commands; do
+    # shellcheck disable=SC2086
+    run "$clone/sluice" $command
     expect_status 0
     [[ ! -d $clone/build/release ]] || fail "$command built the pure program"
   done

@@ -116,6 +116,27 @@ TEST(CostsFile, SaysWhatItWasMeasuredOn) {
   EXPECT_EQ(replaced("\"bfloat16\"", "16"), "costs: measured_on.dtype is 16: needs a text");
 }
 
+TEST(CostsFile, SaysHowLongItsSlicesAre) {
+  Costs costs(1, 2);
+  costs.slice_sizes = {100, 28};
+  costs.measured_on = measured_on();
+  const std::string text = costs_to_json(costs);
+  EXPECT_EQ(costs_from_json(text, two_slices()).slice_sizes, costs.slice_sizes);
+  const auto with = [&](const std::string& sizes) {
+    std::string changed = text;
+    changed.replace(changed.find("[100, 28]"), 9, sizes);
+    return error_of(changed, two_slices());
+  };
+  EXPECT_EQ(with("[100]"),
+            "costs: slice_sizes has 1 numbers, and the stages have 2 slices: give one each");
+  EXPECT_EQ(with("[127.5, 0.5]"), "costs: slice_sizes[0] is 127.5: needs a number of tokens");
+  EXPECT_EQ(with("[128, 0]"), "costs: slice_sizes[1] is 0: a slice has at least one token");
+  EXPECT_EQ(with("[100, 30]"),
+            "costs: slice_sizes sums to 130, but measured_on.sequence_length is 128");
+  EXPECT_EQ(with("[1e9, 1]"),
+            "costs: slice_sizes sums to 1000000001: a sequence has at most 1000000000 tokens");
+}
+
 TEST(CostsFile, EveryDifferenceToARunIsNamed) {
   const MeasuredOn measured = measured_on();
   MeasuredOn run = measured;

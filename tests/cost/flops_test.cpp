@@ -1,9 +1,9 @@
 // FLOPs by hand: what training, the planner and the benchmarks count.
 #include "cost/flops.h"
+#include "cost/slices.h"
 
 #include <gtest/gtest.h>
 
-#include "cost/model_costs.h"
 #include "cost/parameters.h"
 
 namespace sluice {
@@ -60,16 +60,16 @@ TEST(Flops, ThePlannerStartsFromTheSameCount) {
 }
 
 TEST(Flops, PeaksOfKnownGpus) {
-  EXPECT_EQ(known_peak_tflops("NVIDIA H200", true), 989);
-  EXPECT_EQ(known_peak_tflops("NVIDIA GH200 480GB", true), 989);
-  EXPECT_EQ(known_peak_tflops("NVIDIA H200", false), 67);
-  EXPECT_EQ(known_peak_tflops("NVIDIA H100 80GB HBM3", true), 989);
-  EXPECT_EQ(known_peak_tflops("NVIDIA H100 PCIe", true), 756);
-  EXPECT_EQ(known_peak_tflops("NVIDIA A100-SXM4-80GB", true), 312);
-  EXPECT_EQ(known_peak_tflops("NVIDIA H20", true), 148);
-  EXPECT_EQ(known_peak_tflops("NVIDIA GB200", true), 2500);
-  EXPECT_EQ(known_peak_tflops("NVIDIA A100-SXM4-40GB MIG 1g.5gb", true), 0);
-  EXPECT_EQ(known_peak_tflops("Some GPU", true), 0);
+  EXPECT_EQ(known_peak_tflops("NVIDIA H200", NumberType::bfloat16), 989);
+  EXPECT_EQ(known_peak_tflops("NVIDIA GH200 480GB", NumberType::bfloat16), 989);
+  EXPECT_EQ(known_peak_tflops("NVIDIA H200", NumberType::float32), 67);
+  EXPECT_EQ(known_peak_tflops("NVIDIA H100 80GB HBM3", NumberType::bfloat16), 989);
+  EXPECT_EQ(known_peak_tflops("NVIDIA H100 PCIe", NumberType::bfloat16), 756);
+  EXPECT_EQ(known_peak_tflops("NVIDIA A100-SXM4-80GB", NumberType::bfloat16), 312);
+  EXPECT_EQ(known_peak_tflops("NVIDIA H20", NumberType::bfloat16), 148);
+  EXPECT_EQ(known_peak_tflops("NVIDIA GB200", NumberType::bfloat16), 2500);
+  EXPECT_EQ(known_peak_tflops("NVIDIA A100-SXM4-40GB MIG 1g.5gb", NumberType::bfloat16), 0);
+  EXPECT_EQ(known_peak_tflops("Some GPU", NumberType::bfloat16), 0);
 }
 
 TEST(Parameters, ASharedWeightCountsOnce) {

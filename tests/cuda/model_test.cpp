@@ -8,6 +8,7 @@
 #include "cuda/eager.h"
 #include "model/stage.h"
 #include "support/gradients.h"
+#include "support/plans.h"
 
 namespace sluice {
 namespace {
@@ -61,14 +62,16 @@ struct Way {
   SliceBounds bounds;
   RecomputeLevel level = RecomputeLevel::none;
   bool fused = false;
-  TensorKind kind = {};
+  bool on_gpu = true;
+  NumberType dtype = NumberType::bfloat16;
   std::int64_t long_document = kLongDocument;
+
+  at::Device device() const { return on_gpu ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU); }
 };
 
-TensorKind on_gpu(at::ScalarType dtype) {
-  TensorKind kind = dtype;
-  kind.device = at::Device(at::kCUDA, 0);
-  return kind;
+// Whole sequences on the CPU in fp32.
+Way reference(std::int64_t length) {
+  return {.bounds = {0, length}, .on_gpu = false, .dtype = NumberType::float32};
 }
 
 struct Outcome {
@@ -79,26 +82,25 @@ struct Outcome {
 // One step of two stages by hand. `weights`, where given, are what the parameters start as.
 Outcome run_step(const ModelShape& shape, std::vector<Microbatch> batches, double scale,
                  const Way& way, const test::Gradients& weights) {
+  RunPlan plan = test::plan_of_stages(shape, {1, shape.layers - 1}, way.bounds,
+                                      batches.front().tokens.size(0));
+  plan.config.recompute.level = way.level;
+  plan.config.training.dtype = way.dtype;
+  if (way.on_gpu) plan.config.cluster.device = DeviceKind::cuda;
+  // The head's weight gradients both ways: in F, and in W as deferred validation needs it.
+  plan.config.parallelism.deferred_validation = !way.fused;
+  EXPECT_EQ(plan.head_in_forward(), way.on_gpu && way.fused);
   std::vector<std::unique_ptr<Stage>> stages;
-  for (const bool last : {false, true}) {
-    StageOptions options;
-    options.shape = shape;
-    options.first_layer = last ? 1 : 0;
-    options.end_layer = last ? shape.layers : 1;
-    options.embedding = !last;
-    options.head = last;
-    options.level = way.level;
-    options.kind = way.kind;
-    options.head_in_forward = way.kind.on_gpu() && way.fused;
-    options.long_document = way.long_document;
-    stages.push_back(std::make_unique<Stage>(options));
+  for (const int number : {0, 1}) {
+    stages.push_back(std::make_unique<Stage>(
+        plan, number, Machine{.device = way.device(), .long_document = way.long_document}));
     stages.back()->begin_step(way.bounds, scale);
     for (Parameter* parameter : stages.back()->parameters())
       if (!weights.empty()) parameter->value.copy_(weights.at(parameter->name));
   }
   for (Microbatch& batch : batches)
     for (at::Tensor* tensor : {&batch.tokens, &batch.targets})
-      *tensor = tensor->to(way.kind.device);
+      *tensor = tensor->to(way.device());
   const int slices = static_cast<int>(way.bounds.size()) - 1;
   const int count = static_cast<int>(batches.size());
   std::map<std::pair<int, int>, at::Tensor> turned;  // by the loss, of each microbatch and slice
@@ -129,12 +131,9 @@ Outcome run_step(const ModelShape& shape, std::vector<Microbatch> batches, doubl
 
 // The weights of the CPU's fp32 model, rounded to `dtype`.
 test::Gradients rounded_weights(const ModelShape& shape, at::ScalarType dtype) {
-  StageOptions options;
-  options.shape = shape;
-  options.end_layer = shape.layers;
-  options.embedding = options.head = true;
-  options.seed = 5;
-  Stage stage(options);
+  RunPlan plan = test::plan_of_stages(shape, {shape.layers}, {0, 1});
+  plan.config.debug.seed = 5;
+  Stage stage(plan, 0);
   test::Gradients weights;
   for (const Parameter* parameter : stage.parameters())
     weights[parameter->name] = parameter->value.to(dtype).to(at::kFloat);
@@ -183,7 +182,7 @@ TEST_F(OnGpu, WeightsStartAsOnTheCpu) {
                              Shard{.whole = {300, 70}, .dim = 1, .range = {11, 46}},
                              Shard{.whole = {1000}, .range = {0, 1000}}}) {
     at::Tensor here = at::empty(shard.shape(), at::kFloat);
-    at::Tensor there = at::empty(shard.shape(), on_gpu(at::kFloat).values());
+    at::Tensor there = at::empty(shard.shape(), at::TensorOptions(at::kCUDA).dtype(at::kFloat));
     initialise_normal(here, shard, 9, "some.weight", 0.02);
     initialise_normal(there, shard, 9, "some.weight", 0.02);
     EXPECT_LE((here - there.cpu()).abs().max().item<double>(), 1e-8);
@@ -198,10 +197,10 @@ TEST_F(OnGpu, GradientsInFp32EqualTheCpu) {
           random_microbatch(model.shape, 2, model.length, 2, packed)};
       const double scale = 1.0 / static_cast<double>(4 * model.length);
       const auto weights = rounded_weights(model.shape, at::kFloat);
-      const Outcome cpu = run_step(model.shape, batches, scale, {{0, model.length}}, weights);
+      const Outcome cpu = run_step(model.shape, batches, scale, reference(model.length), weights);
       for (const SliceBounds& bounds : cuts(model)) {
         const Outcome gpu = run_step(model.shape, batches, scale,
-                                     {.bounds = bounds, .kind = on_gpu(at::kFloat)}, weights);
+                                     {.bounds = bounds, .dtype = NumberType::float32}, weights);
         const Errors error = errors(gpu.gradients, cpu.gradients);
         EXPECT_LE(error.worst, 1e-4) << model.name << ", " << bounds.size() - 1
                                      << " slices, packed " << packed << ": " << error.worst_name;
@@ -217,7 +216,7 @@ TEST_F(OnGpu, GradientsInBf16AreAsCloseAsEagers) {
           random_microbatch(model.shape, 4, model.length, 3, packed)};
       const double scale = 1.0 / static_cast<double>(4 * model.length);
       const auto weights = rounded_weights(model.shape, at::kBFloat16);
-      const Outcome cpu = run_step(model.shape, batches, scale, {{0, model.length}}, weights);
+      const Outcome cpu = run_step(model.shape, batches, scale, reference(model.length), weights);
       Errors eager;
       if (!packed) {
         test::Gradients there;
@@ -231,8 +230,7 @@ TEST_F(OnGpu, GradientsInBf16AreAsCloseAsEagers) {
       for (const SliceBounds& bounds : cuts(model))
         for (const bool fused : {false, true}) {
           const Outcome gpu =
-              run_step(model.shape, batches, scale,
-                       {.bounds = bounds, .fused = fused, .kind = on_gpu(at::kBFloat16)}, weights);
+              run_step(model.shape, batches, scale, {.bounds = bounds, .fused = fused}, weights);
           const Errors error = errors(gpu.gradients, cpu.gradients);
           const std::string where = fmt::format("{}, {} slices{}{}", model.name, bounds.size() - 1,
                                                 packed ? ", packed" : "", fused ? ", fused" : "");
@@ -258,7 +256,7 @@ TEST_F(OnGpu, GradientsOfLongDocumentsEqualTheCpu) {
         random_microbatch(model.shape, 3, model.length, 3, true)};
     const double scale = 1.0 / static_cast<double>(3 * model.length);
     const auto weights = rounded_weights(model.shape, at::kBFloat16);
-    const Outcome cpu = run_step(model.shape, batches, scale, {{0, model.length}}, weights);
+    const Outcome cpu = run_step(model.shape, batches, scale, reference(model.length), weights);
     for (const SliceBounds& bounds : cuts(model))
       for (const RecomputeLevel level :
            {RecomputeLevel::none, RecomputeLevel::all_but_attention, RecomputeLevel::full}) {
@@ -266,7 +264,6 @@ TEST_F(OnGpu, GradientsOfLongDocumentsEqualTheCpu) {
                                      {.bounds = bounds,
                                       .level = level,
                                       .fused = level != RecomputeLevel::none,
-                                      .kind = on_gpu(at::kBFloat16),
                                       .long_document = model.length / 5},
                                      weights);
         const Errors error = errors(gpu.gradients, cpu.gradients);
@@ -289,10 +286,8 @@ TEST_F(OnGpu, RecomputationChangesLittle) {
   for (const SliceBounds& bounds : cuts(model))
     for (const bool fused : {false, true}) {
       const auto run = [&](RecomputeLevel level) {
-        return run_step(
-            model.shape, batches, 1e-2,
-            {.bounds = bounds, .level = level, .fused = fused, .kind = on_gpu(at::kBFloat16)},
-            weights);
+        return run_step(model.shape, batches, 1e-2,
+                        {.bounds = bounds, .level = level, .fused = fused}, weights);
       };
       const Outcome kept = run(RecomputeLevel::none);
       // The same calls on the same numbers; only what is added in no fixed order may differ.
@@ -311,11 +306,7 @@ TEST_F(OnGpu, AnMlpInChunksIsTheSame) {
   const auto weights = rounded_weights(model.shape, at::kBFloat16);
   const auto run = [&](RecomputeLevel level, bool fused) {
     return run_step(model.shape, batches, 1e-4,
-                    {.bounds = {0, model.length},
-                     .level = level,
-                     .fused = fused,
-                     .kind = on_gpu(at::kBFloat16)},
-                    weights);
+                    {.bounds = {0, model.length}, .level = level, .fused = fused}, weights);
   };
   const Outcome whole = run(RecomputeLevel::none, true);
   for (const bool fused : {false, true}) {

@@ -10,6 +10,7 @@
 #include "cuda/on_gpu.h"
 #include "model/packed_case.h"
 #include "runtime/trained.h"
+#include "support/plans.h"
 
 namespace sluice {
 namespace {
@@ -89,24 +90,20 @@ TEST_F(CudaPacked, TrainingMakesItsPlansAtTheStart) {
   for (const auto& [slices, level] :
        {std::pair(1, RecomputeLevel::none), std::pair(1, RecomputeLevel::all_but_attention),
         std::pair(3, RecomputeLevel::none), std::pair(3, RecomputeLevel::full)}) {
-    const Schedule schedule =
-        test::lowered_schedule({slices > 1 ? "seq1f1b" : "1f1b", 1, slices}, 2);
-    TrainerOptions options;
-    options.shape = test::shape_of(ModelFamily::llama, false);
-    options.shape.dim = 256;
-    options.shape.heads = 4;
-    options.shape.kv_heads = 2;
-    options.layers_per_stage = {options.shape.layers};
-    options.level = level;
-    options.kind = at::kBFloat16;
-    options.kind.device = at::Device(at::kCUDA, 0);
-    options.global_batch_size = 4;
-    options.sequence_length = 1024;
-    options.num_steps = 10;
-    options.long_document = 128;
+    ModelShape shape = test::shape_of(ModelFamily::llama, false);
+    shape.dim = 256;
+    shape.heads = 4;
+    shape.kv_heads = 2;
+    RunPlan plan = test::plan_for(
+        shape, test::lowered_schedule({slices > 1 ? "seq1f1b" : "1f1b", 1, slices}, 2), 1024, 4);
+    plan.config.cluster.device = DeviceKind::cuda;
+    plan.config.recompute.level = level;
+    plan.config.training.dtype = NumberType::bfloat16;
+    plan.config.training.steps = 10;
+    const Machine machine{.device = at::Device(at::kCUDA, 0), .long_document = 128};
     run_threads(1, {}, [&](Communicator& world) {
       std::optional<Trainer> trainer;
-      const auto made = test::plans_used([&] { trainer.emplace(options, schedule, data, world); });
+      const auto made = test::plans_used([&] { trainer.emplace(plan, data, world, machine); });
       EXPECT_EQ(static_cast<int>(made.size()), trainer->plans().count);
       EXPECT_EQ(trainer->plans().shortest, 128);
       EXPECT_GE(trainer->plans().longest, slices == 1 ? 690 : 341);
@@ -116,8 +113,8 @@ TEST_F(CudaPacked, TrainingMakesItsPlansAtTheStart) {
           EXPECT_TRUE(std::isfinite(trainer->step(n).loss));
       });
       EXPECT_GT(used.size(), 4U);
-      for (const std::string& plan : used)
-        EXPECT_EQ(made.count(plan), 1U) << plan;
+      for (const std::string& name : used)
+        EXPECT_EQ(made.count(name), 1U) << name;
     });
   }
 }

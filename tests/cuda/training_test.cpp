@@ -59,7 +59,7 @@ TEST_F(CudaTraining, DeferredValidationAndNarrowStatesGoOn) {
   options.deferred = false;
   options.narrow = true;
   test::Case narrow{"1f1b", 2};
-  narrow.dtype = at::kBFloat16;
+  narrow.dtype = NumberType::bfloat16;
   const test::Trained small = test::train(narrow, shape, options);
   EXPECT_NEAR(small.losses.back(), plain.losses.back(), 0.02 * plain.losses.back());
 }

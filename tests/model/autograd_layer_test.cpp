@@ -15,6 +15,7 @@
 #include "schedule/generators/generator.h"
 #include "schedule/validate.h"
 #include "support/gradients.h"
+#include "support/plans.h"
 
 namespace sluice {
 namespace {
@@ -104,7 +105,7 @@ struct Case {
   int devices = 1;
   int steps = 3;
   RecomputeLevel level = RecomputeLevel::none;
-  at::ScalarType dtype = at::kFloat;
+  NumberType dtype = NumberType::float32;
 };
 
 struct Trained {
@@ -120,23 +121,18 @@ Trained train(const Case& c) {
   const Validation validation = validate(generate_schedule(c.schedule, generator));
   EXPECT_TRUE(validation.valid());
   const Dataset data(tokens(), {.sequence_length = kLength, .vocab_size = 64, .seed = 3});
-  TrainerOptions options;
-  options.shape = small_shape(8);
-  options.layers_per_stage = even_layers(8, validation.lowered.num_stages());
-  options.level = c.level;
-  options.kind = c.dtype;
-  options.seed = 11;
-  options.global_batch_size = 16;
-  options.sequence_length = kLength;
-  options.learning_rate = 0.01;
-  options.num_steps = 10;
-  options.max_norm = 0.5;
-  options.make_layer = alternate;
+  RunPlan plan = test::plan_for(small_shape(8), validation.lowered, kLength, 16);
+  plan.config.recompute.level = c.level;
+  plan.config.training.dtype = c.dtype;
+  plan.config.training.steps = 10;
+  plan.config.training.max_norm = 0.5;
+  plan.config.optimizer.lr = 0.01;
+  plan.config.debug.seed = 11;
   Trained trained;
   std::mutex mutex;
   run_threads(c.devices, {}, [&](Communicator& world) {
     at::set_num_threads(1);
-    Trainer trainer(options, validation.lowered, data, world);
+    Trainer trainer(plan, data, world, {.make_layer = alternate});
     std::vector<double> losses;
     for (int n = 1; n <= c.steps; ++n)
       losses.push_back(trainer.step(n).loss);
@@ -189,7 +185,7 @@ TEST(AutogradLayer, AStepEqualsPlainAutograd) {
 
 TEST(AutogradLayer, Bfloat16WithFp32GradientsLearns) {
   const Trained trained =
-      train({.schedule = "zb-v", .devices = 2, .steps = 5, .dtype = at::kBFloat16});
+      train({.schedule = "zb-v", .devices = 2, .steps = 5, .dtype = NumberType::bfloat16});
   EXPECT_LT(trained.losses.back(), trained.losses.front());
   EXPECT_EQ(trained.weights.at("layers.0.mix").scalar_type(), at::kBFloat16);
   EXPECT_EQ(trained.gradients.at("layers.0.mix").scalar_type(), at::kFloat);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "model/stage.h"
+#include "support/plans.h"
 
 namespace sluice {
 namespace {
@@ -61,7 +62,8 @@ TEST_P(DecoderFamilies, TokenByTokenEqualsTheWholeSequence) {
 }
 
 TEST_P(DecoderFamilies, GivesTheLossOfTraining) {
-  Stage stage({.shape = shape_, .end_layer = shape_.layers, .embedding = true, .head = true});
+  const RunPlan plan = test::plan_of_stages(shape_, {shape_.layers}, {0, 20});
+  Stage stage(plan, 0);
   Decoder decoder(shape_, at::kFloat);
   spread_weights(stage);
   spread_weights(decoder);

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <random>
 
+#include "model/attention.h"
+
 namespace sluice::test {
 namespace {
 

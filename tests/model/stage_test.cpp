@@ -6,10 +6,12 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/names.h"
 #include "cost/parameters.h"
-#include "cost/stash.h"
 #include "model/reference.h"
+#include "run/stash.h"
 #include "support/gradients.h"
+#include "support/plans.h"
 
 namespace sluice {
 namespace {
@@ -52,26 +54,30 @@ struct StepOptions {
   RecomputeLevel level = RecomputeLevel::none;
   double scale = 1.0 / 60;
   std::vector<std::int64_t> layers_per_stage = {1, 1};
-  at::ScalarType dtype = at::kFloat;
+  NumberType dtype = NumberType::float32;
 };
+
+constexpr std::int64_t kSeed = 7;
+
+// The whole model as one stage, for two sequences of 16 tokens.
+RunPlan plan_of_one_stage(const ModelShape& shape) {
+  RunPlan plan = test::plan_of_stages(shape, {shape.layers}, {0, 16}, 2);
+  plan.config.debug.seed = kSeed;
+  return plan;
+}
 
 // One step through the stages by hand: all forwards, then all backwards.
 Outcome run_step(const ModelShape& shape, const std::vector<Microbatch>& batches,
                  const StepOptions& options, std::map<std::string, at::Tensor>* weights = nullptr) {
   at::set_num_threads(1);
+  RunPlan plan = test::plan_of_stages(shape, options.layers_per_stage, options.bounds,
+                                      batches.front().tokens.size(0));
+  plan.config.recompute.level = options.level;
+  plan.config.training.dtype = options.dtype;
+  plan.config.debug.seed = kSeed;
   std::vector<std::unique_ptr<Stage>> stages;
-  std::int64_t layer = 0;
-  for (const std::int64_t layers : options.layers_per_stage) {
-    stages.push_back(std::make_unique<Stage>(
-        StageOptions{.shape = shape,
-                     .first_layer = layer,
-                     .end_layer = layer + layers,
-                     .embedding = stages.empty(),
-                     .head = stages.size() + 1 == options.layers_per_stage.size(),
-                     .level = options.level,
-                     .seed = 7,
-                     .kind = options.dtype}));
-    layer += layers;
+  for (int number = 0; number < std::ssize(options.layers_per_stage); ++number) {
+    stages.push_back(std::make_unique<Stage>(plan, number));
     stages.back()->begin_step(options.bounds, options.scale);
   }
   const int slices = static_cast<int>(options.bounds.size()) - 1;
@@ -153,22 +159,19 @@ TEST_P(Families, RecomputationChangesNoBit) {
       EXPECT_EQ(plain.loss, again.loss);
       for (const auto& [name, gradient] : plain.gradients)
         EXPECT_TRUE(at::equal(gradient, again.gradients.at(name)))
-            << name << " at level " << static_cast<int>(level);
+            << name << " at level " << name_of(level);
     }
   }
 }
 
 TEST_P(Families, ParametersAreTheListOfCost) {
   const ModelShape shape = small(GetParam());
-  for (const StageLayers& layers :
-       {StageLayers{0, 0, true, false}, StageLayers{0, 2, false, false},
-        StageLayers{2, 2, false, true}, StageLayers{0, 2, true, true}}) {
-    Stage stage({.shape = shape,
-                 .first_layer = layers.first,
-                 .end_layer = layers.end,
-                 .embedding = layers.embedding,
-                 .head = layers.head});
-    const std::vector<ParameterShape> listed = stage_parameters(shape, layers);
+  const RunPlan apart = test::plan_of_stages(shape, {0, 2, 0}, {0, 16});
+  const RunPlan whole = test::plan_of_stages(shape, {2}, {0, 16});
+  for (const auto& [plan, number] :
+       {std::pair(&apart, 0), std::pair(&apart, 1), std::pair(&apart, 2), std::pair(&whole, 0)}) {
+    Stage stage(*plan, number);
+    const std::vector<ParameterShape> listed = stage_parameters(shape, plan->layers_of(number));
     const std::vector<Parameter*> held = stage.parameters();
     ASSERT_EQ(held.size(), listed.size());
     for (std::size_t n = 0; n < held.size(); ++n) {
@@ -197,7 +200,7 @@ TEST_P(Families, Bfloat16GradientsAreCloseToFp32Ones) {
   for (std::uint64_t seed = 1; seed <= 4; ++seed)
     batches.push_back(random_microbatch(shape, 2, 16, seed, false));
   const Outcome wide = run_step(shape, batches, {});
-  const Outcome narrow = run_step(shape, batches, {.dtype = at::kBFloat16});
+  const Outcome narrow = run_step(shape, batches, {.dtype = NumberType::bfloat16});
   EXPECT_NEAR(narrow.loss, wide.loss, 5e-3 * wide.loss);
   double error = 0, norm = 0;
   for (const auto& [name, gradient] : wide.gradients) {
@@ -213,11 +216,11 @@ TEST_P(Families, AStashCountsWhatAFailedForwardHasLeft) {
   const ModelShape shape = small(GetParam());
   Microbatch batch = random_microbatch(shape, 2, 16, 3, true);
   batch.targets = batch.targets.slice(0, 0, 1);  // too few, which the head finds out
-  Stage stage({.shape = shape, .end_layer = 2, .embedding = true, .head = true, .seed = 7});
+  const RunPlan plan = plan_of_one_stage(shape);
+  Stage stage(plan, 0);
   stage.begin_step({0, 16}, 1);
   EXPECT_THROW(stage.forward(0, 0, batch, {}), c10::Error);
-  const StashQuery query{.shape = shape, .tokens = 32};
-  EXPECT_EQ(stage.stash_bytes(), 2 * block_stash(query).after_f);
+  EXPECT_EQ(stage.stash_bytes(), 2 * block_stash(plan, 32).after_f);
   stage.drop_microbatches();
   EXPECT_EQ(stage.stash_bytes(), 0);
 }
@@ -225,7 +228,8 @@ TEST_P(Families, AStashCountsWhatAFailedForwardHasLeft) {
 TEST_P(Families, EvaluationGivesTheSameLoss) {
   const ModelShape shape = small(GetParam());
   const Microbatch batch = random_microbatch(shape, 2, 16, 3, true);
-  Stage whole({.shape = shape, .end_layer = 2, .embedding = true, .head = true, .seed = 7});
+  const RunPlan plan = plan_of_one_stage(shape);
+  Stage whole(plan, 0);
   whole.begin_step({0, 16}, 1);
   const at::Tensor gradient = whole.forward(0, 0, batch, {});
   const double trained = whole.loss();
@@ -271,8 +275,7 @@ TEST_P(Families, GradientsEqualFiniteDifferences) {
 }
 
 std::string family_name(const testing::TestParamInfo<ModelFamily>& family) {
-  constexpr const char* kNames[] = {"gpt2", "llama", "bert"};
-  return kNames[static_cast<std::size_t>(family.param)];
+  return std::string(name_of(family.param));
 }
 INSTANTIATE_TEST_SUITE_P(Model, Families,
                          testing::Values(ModelFamily::gpt2, ModelFamily::llama, ModelFamily::bert),

@@ -1,5 +1,5 @@
 // What ops allocate beyond what they keep, watched at the allocator.
-#include "cost/workspace.h"
+#include "run/workspace.h"
 
 #include <ATen/Parallel.h>
 #include <c10/core/Allocator.h>
@@ -8,7 +8,9 @@
 
 #include <algorithm>
 
+#include "base/names.h"
 #include "model/stage.h"
+#include "support/plans.h"
 
 namespace sluice {
 namespace {
@@ -39,14 +41,6 @@ class Watch : public c10::MemoryReportingInfoBase {
 // size, at most about a MiB for each thread.
 constexpr std::int64_t kSequences = 16, kLength = 64;
 
-struct Case {
-  ModelFamily family;
-  at::ScalarType dtype, gradient_dtype;
-  RecomputeLevel level;
-  int slices;
-  StageLayers layers;
-};
-
 ModelShape shape_of(ModelFamily family) {
   const bool llama = family == ModelFamily::llama;
   ModelShape shape;
@@ -61,52 +55,52 @@ ModelShape shape_of(ModelFamily family) {
   return shape;
 }
 
+// The embedding alone, two layers and the head alone.
+enum Part { kEmbedding, kLayers, kHead };
+
+RunPlan plan_of(ModelFamily family, int slices) {
+  SliceBounds bounds;
+  for (std::int64_t slice = 0; slice <= slices; ++slice)
+    bounds.push_back(kLength * slice / slices);
+  return test::plan_of_stages(shape_of(family), {0, 2, 0}, bounds, kSequences);
+}
+
 // One microbatch through F, I and W of one stage: the largest of each.
-OpWorkspace measure(const Case& c) {
+OpWorkspace measure(const RunPlan& plan, Part part) {
   const auto watch = std::make_shared<Watch>();
   const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, watch);
   at::set_num_threads(1);
-  const ModelShape shape = shape_of(c.family);
-  Stage stage({.shape = shape,
-               .first_layer = c.layers.first,
-               .end_layer = c.layers.end,
-               .embedding = c.layers.embedding,
-               .head = c.layers.head,
-               .level = c.level,
-               .seed = 1,
-               .kind = {c.dtype, c.gradient_dtype}});
-  SliceBounds bounds;
-  for (std::int64_t slice = 0; slice <= c.slices; ++slice)
-    bounds.push_back(kLength * slice / c.slices);
-  stage.begin_step(bounds, 1);
+  Stage stage(plan, part);
+  stage.begin_step(plan.slice_bounds(), 1);
   const at::Tensor tokens = at::arange(kSequences * kLength, at::kLong)
-                                .remainder(shape.vocab_size)
+                                .remainder(plan.shape.vocab_size)
                                 .view({kSequences, kLength});
   const Microbatch batch{tokens, tokens, {}};
+  const int slices = plan.schedule.num_slices;
   const auto boundary = [&] {
-    return at::ones({kSequences * kLength / c.slices, shape.dim}, c.dtype);
+    return at::ones({plan.slice_tokens(0), plan.shape.dim}, tensor_kind(plan, at::kCPU).dtype);
   };
   OpWorkspace most;
-  std::vector<at::Tensor> outputs(static_cast<std::size_t>(c.slices));
-  for (int slice = 0; slice < c.slices; ++slice) {
-    at::Tensor in = c.layers.embedding ? at::Tensor() : boundary();
+  std::vector<at::Tensor> outputs(static_cast<std::size_t>(slices));
+  for (int slice = 0; slice < slices; ++slice) {
+    at::Tensor in = part == kEmbedding ? at::Tensor() : boundary();
     at::Tensor& out = outputs[static_cast<std::size_t>(slice)];
     most.f = std::max(most.f, watch->beyond([&] {
       out = stage.forward(0, slice, batch, in);
       in = at::Tensor();
     }));
-    if (!c.layers.head) out = at::Tensor();
+    if (part != kHead) out = at::Tensor();
   }
-  for (int slice = c.slices - 1; slice >= 0; --slice) {
+  for (int slice = slices - 1; slice >= 0; --slice) {
     at::Tensor in =
-                   c.layers.head ? std::move(outputs[static_cast<std::size_t>(slice)]) : boundary(),
+                   part == kHead ? std::move(outputs[static_cast<std::size_t>(slice)]) : boundary(),
                out;
     most.i = std::max(most.i, watch->beyond([&] {
       out = stage.input_grad(0, slice, in);
       in = at::Tensor();
     }));
   }
-  for (int slice = c.slices - 1; slice >= 0; --slice)
+  for (int slice = slices - 1; slice >= 0; --slice)
     most.w = std::max(most.w, watch->beyond([&] { stage.weight_grad(0, slice); }));
   return most;
 }
@@ -119,30 +113,24 @@ void expect_close(std::int64_t estimated, std::int64_t measured) {
 }
 
 TEST(Workspace, EstimatesAreWhatTheAllocatorSees) {
+  using enum NumberType;
   for (const ModelFamily family : {ModelFamily::gpt2, ModelFamily::llama, ModelFamily::bert})
     for (const auto& [dtype, gradient_dtype] :
-         {std::pair{at::kFloat, at::kFloat}, std::pair{at::kBFloat16, at::kFloat},
-          std::pair{at::kBFloat16, at::kBFloat16}})
+         {std::pair{float32, float32}, std::pair{bfloat16, float32}, std::pair{bfloat16, bfloat16}})
       for (const int slices : {1, 4}) {
         if (slices > 1 && family == ModelFamily::bert) continue;
-        const auto type = dtype, gradient_type = gradient_dtype;
-        const auto check = [&](RecomputeLevel level, const StageLayers& layers,
-                               OpWorkspace (*estimate)(const StashQuery&)) {
-          SCOPED_TRACE(testing::Message()
-                       << "family " << static_cast<int>(family) << " level "
-                       << static_cast<int>(level) << " in " << c10::toString(type)
-                       << ", gradients in " << c10::toString(gradient_type) << ", " << slices
-                       << " slices, " << (layers.embedding ? "embedding" : "")
-                       << (layers.head ? "head" : ""));
-          const OpWorkspace estimated = estimate(
-              {.shape = shape_of(family),
-               .level = level,
-               .tokens = kSequences * kLength / slices,
-               .element_bytes = static_cast<std::int64_t>(c10::elementSize(type)),
-               .gradient_bytes = static_cast<std::int64_t>(c10::elementSize(gradient_type)),
-               .sliced = slices > 1});
-          const OpWorkspace measured =
-              measure({family, type, gradient_type, level, slices, layers});
+        RunPlan plan = plan_of(family, slices);
+        plan.config.training.dtype = dtype;
+        plan.config.training.gradient_dtype = gradient_dtype;
+        const auto check = [&](RecomputeLevel level, Part part,
+                               OpWorkspace (*estimate)(const RunPlan&, std::int64_t)) {
+          plan.config.recompute.level = level;
+          SCOPED_TRACE(fmt::format("{}, level {} in {}, gradients in {}, {} slices, part {}",
+                                   family, level, plan.config.training.dtype,
+                                   plan.config.training.gradient_dtype, slices,
+                                   static_cast<int>(part)));
+          const OpWorkspace estimated = estimate(plan, plan.slice_tokens(0));
+          const OpWorkspace measured = measure(plan, part);
           expect_close(estimated.f, measured.f);
           expect_close(estimated.i, measured.i);
           expect_close(estimated.w, measured.w);
@@ -150,9 +138,9 @@ TEST(Workspace, EstimatesAreWhatTheAllocatorSees) {
         for (const RecomputeLevel level :
              {RecomputeLevel::none, RecomputeLevel::elementwise, RecomputeLevel::mlp,
               RecomputeLevel::all_but_attention, RecomputeLevel::full})
-          check(level, {0, 2, false, false}, block_workspace);
-        check(RecomputeLevel::none, {0, 0, true, false}, embedding_workspace);
-        check(RecomputeLevel::none, {0, 0, false, true}, head_workspace);
+          check(level, kLayers, block_workspace);
+        check(RecomputeLevel::none, kEmbedding, embedding_workspace);
+        check(RecomputeLevel::none, kHead, head_workspace);
       }
 }
 

@@ -12,46 +12,46 @@ Weight weight_of(const at::Tensor& value, const at::Tensor& gradient, const RowR
 }
 
 // Everything in bf16, and what changes rounded stochastically.
-OptimizerOptions narrow_options(OptimizerKind kind = OptimizerKind::adamw) {
-  return {.kind = kind,
+OptimizerConfig narrow(OptimizerKind kind = OptimizerKind::adamw) {
+  return {.name = kind,
           .master_weights = false,
-          .state_dtype = at::kBFloat16,
-          .rounding = Rounding::stochastic,
-          .seed = 5};
+          .state_dtype = NumberType::bfloat16,
+          .rounding = Rounding::stochastic};
 }
+constexpr std::uint64_t kSeed = 5;  // of what is rounded stochastically
 
 TEST(Optimizer, UpdatesAsTheFormulasSayInDoublePrecision) {
   at::manual_seed(1);
   const at::Tensor value = at::randn({17, 5}), gradient = at::randn({17, 5});
   at::Tensor w = value.to(at::kDouble), m = at::zeros_like(w), v = at::zeros_like(w);
-  const OptimizerOptions options;
-  Optimizer optimizer(options, {weight_of(value, gradient, {0, 17})});
+  const OptimizerConfig config;
+  Optimizer optimizer(config, kSeed, {weight_of(value, gradient, {0, 17})});
   const double rate = 0.01, scale = 0.5;
   for (int step = 1; step <= 5; ++step) {
     gradient.copy_(at::randn({17, 5}));
     optimizer.step(step, rate, scale);
     const at::Tensor g = gradient.to(at::kDouble) * scale;
-    m = options.beta1 * m + (1 - options.beta1) * g;
-    v = options.beta2 * v + (1 - options.beta2) * g * g;
-    w = w * (1 - rate * options.weight_decay) -
-        rate * (m / (1 - std::pow(options.beta1, step))) /
-            ((v / (1 - std::pow(options.beta2, step))).sqrt() + options.epsilon);
+    m = config.beta1 * m + (1 - config.beta1) * g;
+    v = config.beta2 * v + (1 - config.beta2) * g * g;
+    w = w * (1 - rate * config.weight_decay) -
+        rate * (m / (1 - std::pow(config.beta1, step))) /
+            ((v / (1 - std::pow(config.beta2, step))).sqrt() + config.eps);
   }
   EXPECT_LT((value.to(at::kDouble) - w).abs().max().item<double>(), 1e-6);
 }
 
 TEST(Optimizer, ARowsNewValueDoesNotDependOnTheRowsUpdatedWithIt) {
-  for (const OptimizerOptions& options :
-       {OptimizerOptions{}, OptimizerOptions{.kind = OptimizerKind::sgd}, narrow_options(),
-        narrow_options(OptimizerKind::sgd)})
+  for (const OptimizerConfig& config :
+       {OptimizerConfig{}, OptimizerConfig{.name = OptimizerKind::sgd}, narrow(),
+        narrow(OptimizerKind::sgd)})
     for (const auto type : {at::kFloat, at::kBFloat16}) {
       at::manual_seed(2);
       const at::Tensor start = at::randn({29, 7}).to(type), gradient = at::randn({29, 7});
       const at::Tensor whole = start.clone(), parts = start.clone();
-      Optimizer at_once(options, {weight_of(whole, gradient, {0, 29})});
+      Optimizer at_once(config, kSeed, {weight_of(whole, gradient, {0, 29})});
       std::vector<Optimizer> ranks;
       for (const RowRange own : {RowRange{0, 3}, RowRange{3, 4}, RowRange{4, 29}})
-        ranks.emplace_back(options, std::vector{weight_of(parts, gradient, own)});
+        ranks.emplace_back(config, kSeed, std::vector{weight_of(parts, gradient, own)});
       for (int step = 1; step <= 3; ++step) {
         at_once.step(step, 0.1, 0.3);
         for (Optimizer& rank : ranks)
@@ -64,12 +64,12 @@ TEST(Optimizer, ARowsNewValueDoesNotDependOnTheRowsUpdatedWithIt) {
 TEST(Optimizer, NarrowWeightsAndStatesFollowWideOnesToTheirRounding) {
   at::manual_seed(4);
   const at::Tensor start = at::randn({65, 33}).to(at::kBFloat16);
-  const at::Tensor wide = start.to(at::kFloat), narrow = start.clone();
+  const at::Tensor wide = start.to(at::kFloat), small = start.clone();
   const at::Tensor gradient = at::empty({65, 33}, at::kBFloat16);
-  OptimizerOptions options = narrow_options();
-  options.rounding = Rounding::nearest;
-  Optimizer reference({}, {weight_of(wide, gradient, {0, 65})});
-  Optimizer optimizer(options, {weight_of(narrow, gradient, {0, 65})});
+  OptimizerConfig config = narrow();
+  config.rounding = Rounding::nearest;
+  Optimizer reference({}, kSeed, {weight_of(wide, gradient, {0, 65})});
+  Optimizer optimizer(config, kSeed, {weight_of(small, gradient, {0, 65})});
   for (int step = 1; step <= 3; ++step) {
     gradient.copy_(at::randn({65, 33}));
     reference.step(step, 0.1, 1);
@@ -79,8 +79,8 @@ TEST(Optimizer, NarrowWeightsAndStatesFollowWideOnesToTheirRounding) {
   const auto distance = [](const at::Tensor& a, const at::Tensor& b) {
     return ((a.to(at::kFloat) - b).norm() / b.norm()).item<double>();
   };
-  EXPECT_LT(distance(narrow, wide), 4e-3);
-  EXPECT_GT(distance(narrow, wide), 0);
+  EXPECT_LT(distance(small, wide), 4e-3);
+  EXPECT_GT(distance(small, wide), 0);
   const auto states = optimizer.states(), wide_states = reference.states();
   ASSERT_EQ(states.size(), 2U);  // no master
   for (std::size_t n = 0; n < states.size(); ++n) {
@@ -93,15 +93,15 @@ TEST(Optimizer, NarrowWeightsAndStatesFollowWideOnesToTheirRounding) {
 TEST(Optimizer, ANarrowWeightIsRoundedOnceFromItsWideUpdate) {
   at::manual_seed(5);
   const at::Tensor start = at::randn({9, 5}).to(at::kBFloat16), gradient = at::randn({9, 5});
-  const at::Tensor wide = start.to(at::kFloat), narrow = start.clone(), chance = start.clone();
-  OptimizerOptions options = narrow_options();
-  Optimizer(options, {weight_of(wide, gradient, {0, 9})}).step(1, 0.01, 1);
-  Optimizer(options, {weight_of(chance, gradient, {0, 9})}).step(1, 0.01, 1);
-  options.rounding = Rounding::nearest;
-  Optimizer(options, {weight_of(narrow, gradient, {0, 9})}).step(1, 0.01, 1);
-  EXPECT_TRUE(at::equal(narrow, wide.to(at::kBFloat16)));
+  const at::Tensor wide = start.to(at::kFloat), small = start.clone(), chance = start.clone();
+  OptimizerConfig config = narrow();
+  Optimizer(config, kSeed, {weight_of(wide, gradient, {0, 9})}).step(1, 0.01, 1);
+  Optimizer(config, kSeed, {weight_of(chance, gradient, {0, 9})}).step(1, 0.01, 1);
+  config.rounding = Rounding::nearest;
+  Optimizer(config, kSeed, {weight_of(small, gradient, {0, 9})}).step(1, 0.01, 1);
+  EXPECT_TRUE(at::equal(small, wide.to(at::kBFloat16)));
   // By chance it is one of its two neighbours.
-  EXPECT_FALSE(at::equal(narrow, chance));
+  EXPECT_FALSE(at::equal(small, chance));
   const at::Tensor off = (chance.to(at::kFloat) - wide).abs();
   EXPECT_TRUE(at::all(off.lt(wide.abs() / 128)).item<bool>());
 }
@@ -111,10 +111,10 @@ TEST(Optimizer, StochasticRoundingLosesNoUpdateOnAverage) {
   const at::Tensor gradient = at::full({400, 100}, 0x1p-12);
   const auto mean_after = [&](Rounding rounding) {
     const at::Tensor value = at::ones({400, 100}, at::kBFloat16);
-    OptimizerOptions options = narrow_options(OptimizerKind::sgd);
-    options.weight_decay = 0;
-    options.rounding = rounding;
-    Optimizer optimizer(options, {weight_of(value, gradient, {0, 400})});
+    OptimizerConfig config = narrow(OptimizerKind::sgd);
+    config.weight_decay = 0;
+    config.rounding = rounding;
+    Optimizer optimizer(config, kSeed, {weight_of(value, gradient, {0, 400})});
     for (int step = 1; step <= 8; ++step)
       optimizer.step(step, 1, 1);
     return value.to(at::kDouble).mean().item<double>();
@@ -127,39 +127,35 @@ TEST(Optimizer, StochasticRoundingLosesNoUpdateOnAverage) {
 TEST(Optimizer, StochasticRoundingIsDrawnFromSeedStepNameAndPlace) {
   at::manual_seed(6);
   const at::Tensor start = at::randn({12, 40}).to(at::kBFloat16), gradient = at::randn({12, 40});
-  const auto updated = [&](const OptimizerOptions& options, Weight weight, int step = 1) {
+  const auto updated = [&](Weight weight, int step = 1, std::uint64_t seed = kSeed) {
     weight.value = weight.value.clone();
-    Optimizer(options, {weight}).step(step, 1e-3, 1);
+    // The same rate and corrections at every step.
+    Optimizer(narrow(OptimizerKind::sgd), seed, {weight}).step(step, 1e-3, 1);
     return weight.value;
   };
-  // The same rate and corrections at every step.
-  const OptimizerOptions options = narrow_options(OptimizerKind::sgd);
   const Weight weight = weight_of(start, gradient, {0, 12});
-  const at::Tensor once = updated(options, weight);
-  EXPECT_TRUE(at::equal(updated(options, weight), once));
-  EXPECT_FALSE(at::equal(updated(options, weight, 2), once));
-  OptimizerOptions other_seed = options;
-  other_seed.seed = 6;
-  EXPECT_FALSE(at::equal(updated(other_seed, weight), once));
+  const at::Tensor once = updated(weight);
+  EXPECT_TRUE(at::equal(updated(weight), once));
+  EXPECT_FALSE(at::equal(updated(weight, 2), once));
+  EXPECT_FALSE(at::equal(updated(weight, 1, kSeed + 1), once));
   Weight other = weight;
   other.name = "other";
-  EXPECT_FALSE(at::equal(updated(options, other), once));
+  EXPECT_FALSE(at::equal(updated(other), once));
   other.drawn_as = "w";
-  EXPECT_TRUE(at::equal(updated(options, other), once));
+  EXPECT_TRUE(at::equal(updated(other), once));
   // Rows that another rank holds draw by their place in the whole.
   Weight part = weight_of(start.slice(0, 5), gradient.slice(0, 5), {0, 7});
-  EXPECT_FALSE(at::equal(updated(options, part), once.slice(0, 5)));
+  EXPECT_FALSE(at::equal(updated(part), once.slice(0, 5)));
   part.place = 5 * 40;
-  EXPECT_TRUE(at::equal(updated(options, part), once.slice(0, 5)));
+  EXPECT_TRUE(at::equal(updated(part), once.slice(0, 5)));
 }
 
 TEST(Optimizer, GoesBackToWhatItKept) {
-  for (const bool narrow : {false, true})
+  for (const OptimizerConfig& config : {OptimizerConfig{}, narrow()})
     for (const auto type : {at::kFloat, at::kBFloat16}) {
       at::manual_seed(3);
       const at::Tensor value = at::randn({8, 4}).to(type), gradient = at::randn({8, 4});
-      Optimizer optimizer(narrow ? narrow_options() : OptimizerOptions{},
-                          {weight_of(value, gradient, {2, 6})});
+      Optimizer optimizer(config, kSeed, {weight_of(value, gradient, {2, 6})});
       optimizer.step(1, 0.1, 1);
       const at::Tensor before = value.clone();
       std::vector<at::Tensor> states;

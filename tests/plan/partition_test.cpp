@@ -4,19 +4,23 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <random>
 #include <set>
 
 #include "base/error.h"
-#include "cost/buffers.h"
+#include "cost/flops.h"
+#include "cost/slices.h"
 #include "cost/part_times.h"
-#include "cost/workspace.h"
 #include "plan/device_memory.h"
+#include "plan/run_memory.h"
+#include "run/op_costs.h"
 #include "schedule/generators/generator.h"
 #include "schedule/validate.h"
 #include "sim/simulate.h"
+#include "support/plans.h"
 
 namespace sluice {
 namespace {
@@ -30,6 +34,13 @@ struct Score {
   friend auto operator<=>(const Score&, const Score&) = default;
 };
 
+double cap_of(const PartitionQuery& query, int device) {
+  const std::vector<double>& caps = query.memory_caps;
+  if (caps.empty()) return std::numeric_limits<double>::infinity();
+  return caps[caps.size() == 1 ? 0 : static_cast<std::size_t>(device)];
+}
+
+// Memory counts by what is left of the largest cap: a device with a smaller one has less left.
 Score score(const PartitionQuery& query, const Layers& layers) {
   const Placement& placement = query.placement;
   std::vector<double> load(static_cast<std::size_t>(placement.num_devices()), 0);
@@ -57,8 +68,12 @@ Score score(const PartitionQuery& query, const Layers& layers) {
     }
     const double work = load[static_cast<std::size_t>(d)];
     out.work = std::max(out.work, work);
+    double missing = 0;
+    for (const double cap : query.memory_caps)
+      missing = std::max(missing, cap - cap_of(query, d));
     if (!query.memory.empty())
-      out.memory = std::max(out.memory, query.memory[static_cast<std::size_t>(d)].bytes(own));
+      out.memory =
+          std::max(out.memory, query.memory[static_cast<std::size_t>(d)].bytes(own) + missing);
     if (!seen.insert(stages).second) continue;
     out.spread += high - low;
     out.squares += work * work;
@@ -66,7 +81,15 @@ Score score(const PartitionQuery& query, const Layers& layers) {
   return out;
 }
 
-// Every way to deal that keeps to the cap.
+bool fits(const PartitionQuery& query, const Layers& layers) {
+  if (query.memory.empty()) return true;
+  const std::vector<double> bytes = device_bytes(query, layers);
+  for (std::size_t d = 0; d < bytes.size(); ++d)
+    if (bytes[d] > cap_of(query, static_cast<int>(d))) return false;
+  return true;
+}
+
+// Every way to deal that keeps to the caps.
 std::optional<Score> best_by_trying(const PartitionQuery& query) {
   const auto stages = static_cast<std::size_t>(query.placement.num_stages());
   std::optional<Score> best;
@@ -75,8 +98,8 @@ std::optional<Score> best_by_trying(const PartitionQuery& query) {
                                                                   std::int64_t left) {
     if (stage + 1 == stages) {
       dealt[stage] = left;
+      if (!fits(query, dealt)) return;
       const Score tried = score(query, dealt);
-      if (query.memory_cap > 0 && tried.memory > query.memory_cap) return;
       if (!best || tried < *best) best = tried;
       return;
     }
@@ -92,14 +115,15 @@ std::optional<Score> best_by_trying(const PartitionQuery& query) {
 void expect_best(const PartitionQuery& query) {
   SCOPED_TRACE(testing::Message() << query.placement.num_stages() << " stages on "
                                   << query.placement.num_devices() << ", " << query.layers
-                                  << " layers, head " << query.work.head << ", cap "
-                                  << query.memory_cap);
+                                  << " layers, head " << query.work.head << ", caps "
+                                  << testing::PrintToString(query.memory_caps));
   const std::optional<Score> best = best_by_trying(query);
   ASSERT_TRUE(best);
   const Layers dealt = best_partition(query);
   ASSERT_EQ(std::accumulate(dealt.begin(), dealt.end(), std::int64_t{0}), query.layers);
   for (std::size_t stage = 1; stage + 1 < dealt.size(); ++stage)
     ASSERT_GE(dealt[stage], 1);
+  EXPECT_TRUE(fits(query, dealt));
   const Score got = score(query, dealt);
   EXPECT_EQ(got.work, best->work);
   EXPECT_EQ(got.spread, best->spread);
@@ -124,15 +148,15 @@ TEST(Partition, IsTheBestOfAllWaysToDeal) {
     for (const PartWork& work : {PartWork{1, 0, 0}, PartWork{1, 0, 2.5}, PartWork{2, 0, 1},
                                  PartWork{1, 0.75, 0.5}, PartWork{1, 0, 30}, PartWork{3, 5, 4}})
       for (std::int64_t layers = std::max(placement.num_stages() - 2, 1); layers <= 10; ++layers) {
-        expect_best({placement, layers, work, {}, 0});
+        expect_best({placement, layers, work, {}, {}});
         ++tried;
       }
   EXPECT_GT(tried, 500);
 }
 
-// With memory of made-up shapes: each device's moments weigh its stages differently, and caps are
-// from where nothing fits to where all does.
-TEST(Partition, IsTheBestOfAllThatFitTheCap) {
+// With memory of made-up shapes: each device's moments weigh its stages differently, and caps, one
+// for all or one for each, are from where nothing fits to where all does.
+TEST(Partition, IsTheBestOfAllThatFitTheCaps) {
   std::mt19937 random(7);
   const auto pick = [&](int most) {
     return static_cast<double>(random() % static_cast<unsigned>(most));
@@ -141,7 +165,7 @@ TEST(Partition, IsTheBestOfAllThatFitTheCap) {
   for (int round = 0; round < 400; ++round) {
     const Placement& placement = placements()[random() % placements().size()];
     PartitionQuery query{
-        placement, placement.num_stages() + static_cast<int>(random() % 6), {}, {}, 0};
+        placement, placement.num_stages() + static_cast<int>(random() % 6), {}, {}, {}};
     query.work = {1 + pick(3), pick(4), pick(9) / 2};
     for (int d = 0; d < placement.num_devices(); ++d) {
       const auto& placed = placement.stages_of(d);
@@ -157,7 +181,9 @@ TEST(Partition, IsTheBestOfAllThatFitTheCap) {
       }
     }
     expect_best(query);
-    query.memory_cap = 5 + pick(30);
+    const bool each = round % 2 == 1 && placement.num_devices() > 1;
+    for (int d = 0; d < (each ? placement.num_devices() : 1); ++d)
+      query.memory_caps.push_back(5 + pick(30));
     if (best_by_trying(query)) {
       expect_best(query);
       ++fitting;
@@ -168,7 +194,9 @@ TEST(Partition, IsTheBestOfAllThatFitTheCap) {
       best_partition(query);
       FAIL() << "nothing fits";
     } catch (const UserError& error) {
-      EXPECT_NE(std::string(error.what()).find("the least possible is "), std::string::npos);
+      EXPECT_NE(std::string(error.what()).find(each ? "each has to be " : "the least possible is "),
+                std::string::npos)
+          << error.what();
     }
   }
   EXPECT_GT(fitting, 100);
@@ -177,7 +205,7 @@ TEST(Partition, IsTheBestOfAllThatFitTheCap) {
 
 TEST(Partition, TheLeastPossibleCapIsNamedAndWorks) {
   constexpr double kMiB = 1 << 20;
-  PartitionQuery query{Placement::linear(2), 6, {1, 0, 2}, {}, 10 * kMiB};
+  PartitionQuery query{Placement::linear(2), 6, {1, 0, 2}, {}, {10 * kMiB}};
   query.memory = {{.fixed = 0, .per_layer = kMiB, .moments = {{{3 * kMiB}, 0}}},
                   {.fixed = 2 * kMiB, .per_layer = kMiB, .moments = {{{2 * kMiB}, 0}}}};
   // 4 MiB a layer, or 3 and 2: two layers and four are 8 and 14, three each 12 and 11.
@@ -189,29 +217,50 @@ TEST(Partition, TheLeastPossibleCapIsNamedAndWorks) {
                  "parallelism.device_memory_mib is 10: no split of 6 layers over 2 stages fits; "
                  "the least possible is 12");
   }
-  query.memory_cap = 12 * kMiB;
+  query.memory_caps = {12 * kMiB};
   EXPECT_EQ(best_partition(query), (Layers{3, 3}));
-  query.memory_cap = 16 * kMiB;
+  query.memory_caps = {16 * kMiB};
   EXPECT_EQ(best_partition(query), (Layers{4, 2}));
 }
 
+TEST(Partition, EachDeviceKeepsToItsOwnCap) {
+  constexpr double kMiB = 1 << 20;
+  PartitionQuery query{Placement::linear(2), 6, {1, 0, 0}, {}, {}};
+  for (int d = 0; d < 2; ++d)
+    query.memory.push_back({.fixed = 0, .per_layer = kMiB, .moments = {{{kMiB}, 0}}});
+  EXPECT_EQ(best_partition(query), (Layers{3, 3}));
+  query.memory_caps = {10 * kMiB, 4 * kMiB};
+  EXPECT_EQ(best_partition(query), (Layers{4, 2}));
+  query.memory_caps = {4 * kMiB, 10 * kMiB};
+  EXPECT_EQ(best_partition(query), (Layers{2, 4}));
+  query.memory_caps = {4 * kMiB, 6 * kMiB};
+  try {
+    best_partition(query);
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(),
+                 "parallelism.device_memory_mib lists 2 caps: no split of 6 layers over 2 stages "
+                 "fits; each has to be 2 MiB larger");
+  }
+}
+
 TEST(Partition, EqualWorkIsDealtEvenly) {
-  EXPECT_EQ(best_partition({Placement::linear(4), 8, {}, {}, 0}), (Layers{2, 2, 2, 2}));
-  EXPECT_EQ(best_partition({Placement::vee(2, 2), 8, {}, {}, 0}), (Layers{2, 2, 2, 2}));
+  EXPECT_EQ(best_partition({Placement::linear(4), 8, {}, {}, {}}), (Layers{2, 2, 2, 2}));
+  EXPECT_EQ(best_partition({Placement::vee(2, 2), 8, {}, {}, {}}), (Layers{2, 2, 2, 2}));
 }
 
 TEST(Partition, ALargeHeadStandsAlone) {
-  EXPECT_EQ(best_partition({Placement::linear(4), 9, {1, 0, 3}, {}, 0}), (Layers{3, 3, 3, 0}));
-  EXPECT_EQ(best_partition({Placement::linear(4), 9, {1, 0, 100}, {}, 0}), (Layers{3, 3, 3, 0}));
+  EXPECT_EQ(best_partition({Placement::linear(4), 9, {1, 0, 3}, {}, {}}), (Layers{3, 3, 3, 0}));
+  EXPECT_EQ(best_partition({Placement::linear(4), 9, {1, 0, 100}, {}, {}}), (Layers{3, 3, 3, 0}));
 }
 
 TEST(Partition, StagesOfADeviceTakeAsLongAsEachOther) {
   // Device 0 holds the first and the last stage; the head works as much as three layers.
-  EXPECT_EQ(best_partition({Placement::vee(2, 2), 13, {1, 0, 3}, {}, 0}), (Layers{4, 4, 4, 1}));
+  EXPECT_EQ(best_partition({Placement::vee(2, 2), 13, {1, 0, 3}, {}, {}}), (Layers{4, 4, 4, 1}));
 }
 
 TEST(Partition, DevicesThatShareAPartOfTheirStagesAreRefused) {
-  EXPECT_THROW(best_partition({Placement::custom(3, {{0, 1, 2}, {1, 1, 2}}), 6, {}, {}, 0}),
+  EXPECT_THROW(best_partition({Placement::custom(3, {{0, 1, 2}, {1, 1, 2}}), 6, {}, {}, {}}),
                UserError);
 }
 
@@ -223,43 +272,31 @@ TEST(Partition, MemoryOfDevicesIsThatOfTheSplitModel) {
     options.devices = 2;
     options.microbatches = 6;
     if (std::string(name) == "seq1f1b") options.slices = 2;
-    const Schedule schedule = validate(generate_schedule(name, options)).lowered;
-    StagedModel model;
-    model.shape = {.family = ModelFamily::llama,
-                   .layers = 12,
-                   .dim = 32,
-                   .heads = 4,
-                   .kv_heads = 2,
-                   .ffn_dim = 96,
-                   .vocab_size = 500};
-    model.sequence_length = 64;
-    model.tensor = 2;
-    model.shard = 2;
-    const std::vector<DeviceMemory> memory = memory_of_devices(
-        model, schedule,
-        [](const WeightBytes& held) { return held.weights + held.gradients + held.optimizer; });
-    std::vector<std::int64_t> sizes;
-    for (int slice = 0; slice < schedule.num_slices; ++slice)
-      sizes.push_back(boundary_bytes(model, slice_tokens(model, schedule, slice)));
-    const std::vector<std::int64_t> buffers = peak_buffer_bytes(schedule, sizes);
+    RunPlan plan = test::plan_for({.family = ModelFamily::llama,
+                                   .layers = 12,
+                                   .dim = 32,
+                                   .heads = 4,
+                                   .kv_heads = 2,
+                                   .ffn_dim = 96,
+                                   .vocab_size = 500},
+                                  validate(generate_schedule(name, options)).lowered, 64, 12);
+    plan.mesh.tensor = 2;
+    plan.mesh.shard = 2;
+    plan.config.parallelism.deferred_validation = true;
+    const std::vector<DeviceMemory> memory = memory_of_devices(plan);
     std::mt19937 random(3);
     for (int round = 0; round < 10; ++round) {
-      model.layers_per_stage.clear();
-      for (int stage = 0; stage < schedule.num_stages(); ++stage)
-        model.layers_per_stage.push_back(1 + static_cast<int>(random() % 5));
-      const Simulation sim = simulate(schedule, byte_costs(model, schedule));
+      for (std::int64_t& layers : plan.layers_per_stage)
+        layers = 1 + static_cast<int>(random() % 5);
+      plan.peak_stash_bytes.clear();
+      for (const DeviceResult& device : simulate(plan.schedule, byte_costs(plan)).devices)
+        plan.peak_stash_bytes.push_back(static_cast<std::int64_t>(device.peak_bytes));
+      const std::vector<RankMemory> ranks = memory_by_rank(plan);
+      ASSERT_EQ(ranks.size(), memory.size());
       for (std::size_t d = 0; d < memory.size(); ++d) {
-        const auto& placed = schedule.placement.stages_of(static_cast<int>(d));
-        const std::set<int> distinct(placed.begin(), placed.end());
-        const std::vector<int> stages(distinct.begin(), distinct.end());
-        Layers own;
-        for (const int stage : stages)
-          own.push_back(model.layers_per_stage[static_cast<std::size_t>(stage)]);
-        const WeightBytes held = weight_bytes(model, stages);
-        EXPECT_EQ(memory[d].bytes(own),
-                  static_cast<double>(held.weights + held.gradients + held.optimizer + buffers[d] +
-                                      workspace_bytes(model, schedule, stages)) +
-                      sim.devices[d].peak_bytes);
+        EXPECT_GT(ranks[d].reduction, 0);
+        EXPECT_GT(ranks[d].rollback, 0);
+        EXPECT_EQ(memory[d].bytes(ranks[d].layers), static_cast<double>(ranks[d].total()));
       }
     }
   }
@@ -332,20 +369,18 @@ TEST(Partition, ALargeVocabularyNoLongerHoldsThePipelineUp) {
   shape.vocab_size = 128256;
   const PartTimes times = counted_part_times(shape, RecomputeLevel::none, 4096);
   const PartWork work{.layer = times.layer.f + times.layer.b, .head = head_work(shape)};
-  StagedModel model{.shape = shape, .layers_per_stage = {}, .sequence_length = 4096};
   const auto makespan = [&](const Schedule& schedule, const Layers& layers) {
-    model.layers_per_stage = layers;
-    return simulate(schedule, costs_of_parts(times, model, schedule)).makespan;
+    RunPlan plan = test::plan_for(shape, schedule, 4096, schedule.num_microbatches);
+    plan.layers_per_stage = layers;
+    return simulate(schedule, costs_of_parts(times, plan)).makespan;
   };
   const auto ratio = [&](const char* name) {
     GeneratorOptions options;
     options.devices = 8;
     options.microbatches = 32;
     const Schedule schedule = generate_schedule(name, options);
-    const auto stages = static_cast<std::size_t>(schedule.num_stages());
-    const Layers even(stages, 32 / schedule.num_stages());
-    return makespan(schedule, best_partition({schedule.placement, 32, work, {}, 0})) /
-           makespan(schedule, even);
+    return makespan(schedule, best_partition({schedule.placement, 32, work, {}, {}})) /
+           makespan(schedule, even_layers(32, schedule.num_stages()));
   };
   EXPECT_NEAR(work.head / work.layer, 2.95, 0.01);
   EXPECT_NEAR(ratio("1f1b"), 0.75, 0.01);
@@ -354,8 +389,8 @@ TEST(Partition, ALargeVocabularyNoLongerHoldsThePipelineUp) {
 }
 
 TEST(Partition, TooFewLayersAreRefused) {
-  EXPECT_EQ(best_partition({Placement::linear(4), 2, {}, {}, 0}), (Layers{0, 1, 1, 0}));
-  EXPECT_THROW(best_partition({Placement::linear(4), 1, {}, {}, 0}), UserError);
+  EXPECT_EQ(best_partition({Placement::linear(4), 2, {}, {}, {}}), (Layers{0, 1, 1, 0}));
+  EXPECT_THROW(best_partition({Placement::linear(4), 1, {}, {}, {}}), UserError);
 }
 
 }  // namespace

@@ -5,9 +5,10 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "cost/model_costs.h"
+#include "run/op_costs.h"
 #include "schedule/generators/generator.h"
 #include "sim/simulate.h"
+#include "support/plans.h"
 
 namespace sluice {
 namespace {
@@ -20,22 +21,22 @@ Schedule schedule_of(const std::string& name, int devices, int slices = 1) {
   return generate_schedule(name, options);
 }
 
-StagedModel model_of(const std::vector<std::int64_t>& layers) {
-  StagedModel model;
-  model.shape.layers = std::accumulate(layers.begin(), layers.end(), std::int64_t{0});
-  model.shape.dim = 64;
-  model.shape.heads = model.shape.kv_heads = 4;
-  model.shape.ffn_dim = 256;
-  model.shape.vocab_size = 1000;
-  model.shape.positions = 32;
-  model.layers_per_stage = layers;
-  model.sequence_length = 32;
-  return model;
+RunPlan plan_of(const std::vector<std::int64_t>& layers, const Schedule& schedule) {
+  ModelShape shape;
+  shape.layers = std::accumulate(layers.begin(), layers.end(), std::int64_t{0});
+  shape.dim = 64;
+  shape.heads = shape.kv_heads = 4;
+  shape.ffn_dim = 256;
+  shape.vocab_size = 1000;
+  shape.positions = 32;
+  RunPlan plan = test::plan_for(shape, schedule, 32, schedule.num_microbatches);
+  plan.layers_per_stage = layers;
+  return plan;
 }
 
 // A layer takes 1, 2 and 1, the embedding 0.5, the head 2, 1 and 1.
 Costs profile_of(const std::vector<std::int64_t>& layers, const Schedule& schedule) {
-  Costs costs = byte_costs(model_of(layers), schedule);
+  Costs costs = byte_costs(plan_of(layers, schedule));
   costs.layers = layers;
   costs.default_link = {1e-3, 1e6};
   const int last = static_cast<int>(layers.size()) - 1;
@@ -82,6 +83,7 @@ TEST(Redeal, GivesTheCostsOfTheSplitItChooses) {
           EXPECT_DOUBLE_EQ(a.*field, b.*field) << stage;
       }
     EXPECT_EQ(dealt.default_link.bytes_per_time, 1e6);
+    EXPECT_EQ(dealt.slice_sizes, whole.slice_sizes);
     // The last device, which holds stages 3 and 4 of the V, has no end to carry.
     EXPECT_LE(dealt.layers[0] + dealt.layers[7], dealt.layers[3] + dealt.layers[4]);
     EXPECT_GT(simulate(to, dealt).makespan, 0);

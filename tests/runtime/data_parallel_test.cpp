@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/names.h"
 #include "runtime/trained.h"
 
 namespace sluice {
@@ -34,8 +35,8 @@ void expect_equal_states(const Trained& a, const Trained& b) {
 
 TEST(DataParallel, TwoRanksOfOneMicrobatchAreBitwiseOneOfTwo) {
   for (const ModelFamily family : {ModelFamily::gpt2, ModelFamily::llama, ModelFamily::bert})
-    for (const auto type : {at::kFloat, at::kBFloat16}) {
-      SCOPED_TRACE(testing::Message() << static_cast<int>(family) << " " << type);
+    for (const auto type : {NumberType::float32, NumberType::bfloat16}) {
+      SCOPED_TRACE(testing::Message() << name_of(family) << " " << name_of(type));
       const ModelShape shape = shape_of(family, true);
       TrainOptions run;
       run.steps = 5;
@@ -56,11 +57,12 @@ TEST(DataParallel, TwoRanksOfOneMicrobatchAreBitwiseOneOfTwo) {
 
 TEST(DataParallel, ShardedStatesGiveTheSameBitsAsWholeOnes) {
   const ModelShape shape = shape_of(ModelFamily::gpt2, true);
-  for (const auto type : {at::kFloat, at::kBFloat16})
+  for (const auto type : {NumberType::float32, NumberType::bfloat16})
     for (const int ranks : {2, 4}) {
       const Trained whole = train({"1f1b", 1, 1, 0, {}, type}, shape, run_on({.replicate = ranks}));
       for (const MeshShape& mesh : {MeshShape{.shard = ranks}, MeshShape{ranks / 2, 2}}) {
-        SCOPED_TRACE(testing::Message() << type << ": " << mesh.replicate << " x " << mesh.shard);
+        SCOPED_TRACE(testing::Message()
+                     << name_of(type) << ": " << mesh.replicate << " x " << mesh.shard);
         for (const Case& c : {Case{"1f1b", 1, 1, 0, {}, type}, Case{"v-half", 2, 1, 0, {}, type}}) {
           const Trained sharded = train(c, shape, run_on(mesh));
           expect_equal_bits(sharded, whole);

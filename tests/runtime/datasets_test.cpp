@@ -1,4 +1,4 @@
-// The data that a configuration names, and the microbatches made of it.
+// The data that a configuration names, and what is checked of it before a run.
 #include "runtime/datasets.h"
 
 #include <fmt/format.h>
@@ -11,7 +11,6 @@
 
 #include "base/error.h"
 #include "data/tokenizer.h"
-#include "runtime/batches.h"
 #include "runtime/preflight.h"
 
 namespace sluice {
@@ -31,7 +30,7 @@ class DatasetsTest : public testing::Test {
   ~DatasetsTest() override { std::filesystem::remove_all(folder_); }
 
   void mask() {
-    config_.model.shape = "bert";
+    config_.model.shape = ModelFamily::bert;
     config_.model.vocab_size = 258;
   }
 
@@ -50,30 +49,12 @@ class DatasetsTest : public testing::Test {
 
 TEST_F(DatasetsTest, DocumentsRunOnOrKeepApart) {
   EXPECT_EQ(open_datasets(config_).training.sample(0).segment_starts.size(), 1u);
-  config_.data.packing = "documents";
+  config_.data.packing = Packing::documents;
   const Datasets packed = open_datasets(config_);
   const Sample sample = packed.training.sample(0);
   EXPECT_GT(sample.segment_starts.size(), 1u);
   for (std::size_t n = 0; n < sample.tokens.size(); ++n)
     EXPECT_EQ(sample.targets[n] == kNoTarget, sample.tokens[n] == kEndOfDocument) << n;
-}
-
-TEST_F(DatasetsTest, AMicrobatchKnowsItsDocuments) {
-  EXPECT_TRUE(
-      load_batch(open_datasets(config_).training, {0, 4}, 2).microbatches[1].documents.single());
-  config_.data.packing = "documents";
-  const Dataset data = open_datasets(config_).training;
-  const GlobalBatch batch = load_batch(data, {4, 4}, 2);
-  std::int64_t targets = 0;
-  for (std::int64_t n = 0; n < 4; ++n) {
-    const Sample sample = data.sample(4 + n);
-    const auto& starts = batch.microbatches[static_cast<std::size_t>(n / 2)]
-                             .documents.starts[static_cast<std::size_t>(n % 2)];
-    EXPECT_TRUE(std::equal(starts.begin(), starts.end(), sample.segment_starts.begin(),
-                           sample.segment_starts.end()));
-    targets += sample.num_targets();
-  }
-  EXPECT_EQ(batch.num_targets, targets);
 }
 
 TEST_F(DatasetsTest, TheEncoderGuessesMaskedTokens) {
@@ -129,13 +110,13 @@ TEST_F(DatasetsTest, MissingDataIsOneLineWithTheRemedy) {
 TEST_F(DatasetsTest, ABinaryFileIsNoTrainingTextUnlessBytesAreMeant) {
   config_.data.path = (folder_ / "corpus.gz").string();
   std::ofstream(config_.data.path) << "\x1f\x8b" << std::string(100, 'x');
-  for (const char* format : {"auto", "text"}) {
+  for (const DataFormat format : {DataFormat::automatic, DataFormat::text}) {
     config_.data.format = format;
     const auto [code, text] = error();
     EXPECT_EQ(code, ExitCode::bad_data);
     EXPECT_NE(text.find("corpus.gz' is not UTF-8 text: byte 1 is 0x8b"), std::string::npos) << text;
   }
-  config_.data.format = "bytes";
+  config_.data.format = DataFormat::bytes;
   EXPECT_EQ(open_datasets(config_).training.num_tokens(), 103);
 }
 
@@ -161,15 +142,15 @@ class EndlessSource : public TokenSource {
 };
 
 TEST(Preflight, OfALargeBatchItReadsBothEnds) {
-  constexpr std::int64_t kLength = 32, kBatch = std::int64_t{1} << 24;
-  Config config;
-  config.checkpoint.folder = config.metrics.folder = "";
-  TrainerOptions options;
-  options.global_batch_size = kBatch;
+  constexpr std::int64_t kLength = 32;
+  constexpr int kBatch = 1 << 24;
+  RunPlan plan;
+  plan.config.checkpoint.folder = plan.config.metrics.folder = "";
+  plan.config.training.global_batch_size = kBatch;
   const auto check = [&](std::int64_t bad) {
     const auto source = std::make_shared<EndlessSource>(bad);
     const Dataset data(source, {.sequence_length = kLength, .vocab_size = 257, .shuffle = false});
-    check_before_run(config, options, data);
+    check_before_run(plan, &data);
     return source->num_read;
   };
   const std::int64_t num_read = check(-1);

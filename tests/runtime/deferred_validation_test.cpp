@@ -33,8 +33,8 @@ const std::vector<MeshCase> kCases = {
     {{"gpipe", 2}},
     {{"interleaved-1f1b", 2}},
     {{"zb-v", 4}},
-    {{"v-half", 2, 1, 0, {}, at::kBFloat16}},
-    {{"1f1b", 2, 1, 0, {}, at::kBFloat16}, {.shard = 2}},
+    {{"v-half", 2, 1, 0, {}, NumberType::bfloat16}},
+    {{"1f1b", 2, 1, 0, {}, NumberType::bfloat16}, {.shard = 2}},
     {{"dualpipe", 2}},
     {{"seq1f1b", 2, 2}},
     {{"zb-v", 2}, {.shard = 2}},
@@ -102,24 +102,14 @@ struct Ended {
 };
 
 Ended train_until_poisoned(const MeshCase& where, const ModelShape& shape, bool deferred) {
-  const Schedule schedule = test::lowered_schedule(where.c, 16 / where.mesh.data());
   const Dataset data(poisoned_tokens(),
                      {.sequence_length = 16, .vocab_size = 64, .shuffle = false});
-  TrainerOptions options;
-  options.shape = shape;
-  options.layers_per_stage = even_layers(shape.layers, schedule.num_stages());
-  options.kind = where.c.dtype;
-  options.seed = 11;
-  options.global_batch_size = 16;
-  options.sequence_length = 16;
-  options.num_steps = 10;
-  options.mesh = where.mesh;
-  options.deferred_validation = deferred;
+  const RunPlan plan = test::plan_of(where.c, shape, run_on(where.mesh, 0, deferred));
   Ended ended;
   std::mutex mutex;
-  run_threads(mesh_of(options, schedule).size(), {}, [&](Communicator& world) {
+  run_threads(plan.mesh.size(), {}, [&](Communicator& world) {
     at::set_num_threads(1);
-    Trainer trainer(options, schedule, data, world);
+    Trainer trainer(plan, data, world);
     for (const Parameter* parameter : trainer.parameters())
       if (parameter->name == "embedding.weight") parameter->value[kPoisonedWord].fill_(NAN);
     for (const Optimizer::State& state : trainer.optimizer().states())

@@ -10,6 +10,7 @@
 #include "comm/threads/threads.h"
 #include "schedule/generators/generator.h"
 #include "schedule/validate.h"
+#include "support/plans.h"
 
 namespace sluice {
 namespace {
@@ -26,7 +27,14 @@ std::string error_of(Broken broken) {
   GeneratorOptions generator;
   generator.devices = 2;
   generator.microbatches = 4;
-  const Schedule schedule = validate(generate_schedule("1f1b", generator)).lowered;
+  ModelShape shape;
+  shape.layers = 2;
+  shape.dim = shape.ffn_dim = 8;
+  shape.heads = shape.kv_heads = 1;
+  shape.vocab_size = 10;
+  shape.positions = 4;
+  const RunPlan plan =
+      test::plan_for(shape, validate(generate_schedule("1f1b", generator)).lowered, 4, 4);
   std::atomic<bool> gave_up = false;
   const auto body = [&](Communicator& threads) {
     at::set_num_threads(1);
@@ -38,22 +46,12 @@ std::string error_of(Broken broken) {
       gave_up.wait(false);
       return;
     }
-    StageOptions options;
-    options.shape.layers = 2;
-    options.shape.dim = options.shape.ffn_dim = 8;
-    options.shape.heads = options.shape.kv_heads = 1;
-    options.shape.vocab_size = 10;
-    options.shape.positions = 4;
-    options.first_layer = rank;
-    options.end_layer = rank + 1;
-    options.embedding = rank == 0;
-    options.head = rank == 1;
-    Stage stage(options);
+    Stage stage(plan, rank);
     stage.begin_step({0, 4}, 1);
     const at::Tensor zeros = at::zeros({1, 4}, at::kLong);
     const Microbatch good{zeros, zeros, {}};
     const Microbatch bad{zeros + 10, zeros, {}};
-    Executor executor(schedule, {{rank, &stage}}, faulty ? *faulty : threads);
+    Executor executor(plan.schedule, {{rank, &stage}}, faulty ? *faulty : threads);
     try {
       executor.run(
           [&](int m) -> const Microbatch& {

@@ -9,10 +9,11 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/names.h"
 #include "base/text.h"
+#include "config/model.h"
 #include "model/decoder.h"
 #include "runtime/files/checkpoint_folder.h"
-#include "runtime/options.h"
 #include "support/run_sluice.h"
 
 namespace sluice {
@@ -169,8 +170,8 @@ class Generation : public testing::Test {
 };
 
 TEST_F(Generation, SlidesOnWhereThePositionsAreFull) {
-  for (const char* shape : {"gpt2", "llama"}) {
-    SCOPED_TRACE(shape);
+  for (const ModelFamily shape : {ModelFamily::gpt2, ModelFamily::llama}) {
+    SCOPED_TRACE(name_of(shape));
     Config config = small();
     config.model.shape = shape;
     TextGenerator generator(save(config));
@@ -248,7 +249,7 @@ TEST_F(Generation, RefusesWhatItCannotContinue) {
   expect([&] { TextGenerator(committed_as(config_text(config))); }, ExitCode::bad_data,
          "has no tensor 'embedding.weight'");
   expect([&] { TextGenerator(committed_as("[modle]\n")); }, ExitCode::bad_data, "modle");
-  config.model.shape = "bert";
+  config.model.shape = ModelFamily::bert;
   expect([&] { TextGenerator(committed_as(config_text(config))); }, ExitCode::usage, "bert");
   config = small();
   config.model.vocab_size = 300;

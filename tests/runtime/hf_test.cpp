@@ -138,7 +138,7 @@ TEST_F(Hf, NamesWithoutPrefixAndOldBuffersAreTaken) {
   EXPECT_EQ(done.tensors, 1 + 2 * 9 + 2);
   EXPECT_EQ(done.dtype, Dtype::bf16);
   const Config config = config_of(Checkpoint(done.folder));
-  EXPECT_EQ(config.training.dtype, "bfloat16");
+  EXPECT_EQ(config.training.dtype, NumberType::bfloat16);
   EXPECT_EQ(config.model.rope_theta, 500000);
   EXPECT_EQ(config.model.norm_epsilon, 1e-6);
   EXPECT_EQ(config.model.kv_heads, 2);
@@ -181,7 +181,7 @@ TEST_F(Hf, TheScalingOfLlama3IsReadInBothFormsAndWritten) {
   const std::string scaling = fmt::format(R"("rope_scaling": {})", kLlama3);
   const std::string parameters = fmt::format(R"("rope_parameters": {})", kLlama3);
   const ModelConfig model = read_hf_config(replaced(kTinyLlama, old_form, scaling), "config.json");
-  EXPECT_EQ(model.rope_scaling, "llama3");
+  EXPECT_EQ(model.rope_scaling, RopeScalingKind::llama3);
   EXPECT_EQ(model.rope_factor, 32);
   EXPECT_EQ(model.rope_low_freq_factor, 1.5);
   EXPECT_EQ(model.rope_high_freq_factor, 5);
@@ -286,7 +286,7 @@ TEST_F(Hf, WhatIsWrittenReadsBackAndHasBothForms) {
     const std::string written = write_hf_config(model, {.dtype = Dtype::bf16});
     EXPECT_EQ(read_hf_config(written, "written"), model);
     EXPECT_NE(written.find(R"("dtype": "bfloat16")"), std::string::npos);
-    EXPECT_EQ(written.find("rope_theta") != std::string::npos, model.shape == "llama");
+    EXPECT_EQ(written.find("rope_theta") != std::string::npos, model.shape == ModelFamily::llama);
   }
 }
 

@@ -1,19 +1,22 @@
 // Memory as predicted and as it is: every class that the dry run prints, in real runs.
+#include "run/memory.h"
+
 #include <ATen/Parallel.h>
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
 
-#include <set>
+#include <algorithm>
 
+#include "base/names.h"
 #include "comm/threads/threads.h"
-#include "cost/buffers.h"
-#include "cost/model_costs.h"
+#include "run/op_costs.h"
 #include "runtime/out_of_memory.h"
 #include "runtime/trainer.h"
 #include "schedule/generators/generator.h"
 #include "schedule/validate.h"
 #include "sim/simulate.h"
+#include "support/plans.h"
 
 namespace sluice {
 namespace {
@@ -39,35 +42,20 @@ Schedule lowered_schedule(const Case& c) {
   return std::move(validation.lowered);
 }
 
-TrainerOptions options_for(const Schedule& schedule, ModelFamily family) {
+// Microbatches of two sequences, two layers in each stage.
+RunPlan plan_of(const Case& c, ModelFamily family) {
+  Schedule schedule = lowered_schedule(c);
   const bool llama = family == ModelFamily::llama;
-  TrainerOptions options;
-  options.shape.family = family;
-  options.shape.layers = 2 * schedule.num_stages();
-  options.shape.dim = 16;
-  options.shape.heads = 2;
-  options.shape.kv_heads = llama ? 1 : 2;
-  options.shape.ffn_dim = 32;
-  options.shape.vocab_size = 64;
-  options.shape.positions = llama ? 0 : kLength;
-  options.layers_per_stage = even_layers(options.shape.layers, schedule.num_stages());
-  options.global_batch_size = kSequences * schedule.num_microbatches;
-  options.sequence_length = kLength;
-  return options;
-}
-
-StagedModel staged(const TrainerOptions& options) {
-  return {
-      .shape = options.shape,
-      .layers_per_stage = options.layers_per_stage,
-      .level = options.level,
-      .element_bytes = options.kind.element_bytes(),
-      .sequences = kSequences,
-      .sequence_length = kLength,
-      .gradient_bytes = static_cast<std::int64_t>(c10::elementSize(options.kind.gradient_dtype)),
-      .moments = options.optimizer.kind == OptimizerKind::adamw ? 2 : 0,
-      .moment_bytes = static_cast<std::int64_t>(c10::elementSize(options.optimizer.state_dtype)),
-      .masters = options.optimizer.master_weights};
+  ModelShape shape;
+  shape.family = family;
+  shape.layers = 2 * schedule.num_stages();
+  shape.dim = 16;
+  shape.heads = 2;
+  shape.kv_heads = llama ? 1 : 2;
+  shape.ffn_dim = 32;
+  shape.vocab_size = 64;
+  shape.positions = llama ? 0 : kLength;
+  return test::plan_for(shape, std::move(schedule), kLength, kSequences * c.microbatches);
 }
 
 // What a thread allocates and does not free.
@@ -81,37 +69,31 @@ struct Allocated : c10::MemoryReportingInfoBase {
 };
 
 // Runs `body` with a trainer on every rank.
-void on_ranks(const Schedule& schedule, const TrainerOptions& options,
-              const std::function<void(int rank, Trainer&)>& body) {
+void on_ranks(const RunPlan& plan, const std::function<void(int rank, Trainer&)>& body) {
   std::vector<std::int32_t> tokens;
   for (int n = 0; n < 1000; ++n)
     tokens.push_back(n * n % 64);
   const Dataset data(memory_source(tokens, {0, 1000}),
                      {.sequence_length = kLength, .vocab_size = 64});
-  run_threads(schedule.num_devices(), {}, [&](Communicator& world) {
+  run_threads(plan.mesh.size(), {}, [&](Communicator& world) {
     at::set_num_threads(1);
-    Trainer trainer(options, schedule, data, world);
+    Trainer trainer(plan, data, world);
     body(world.rank(), trainer);
   });
 }
 
 // A step: the ledger's peak is the prediction on every rank, and buffers keep below their bound.
 // Returns the largest ledger peak.
-std::int64_t expect_predicted(const Schedule& schedule, const TrainerOptions& options) {
-  const auto ranks = static_cast<std::size_t>(schedule.num_devices());
+std::int64_t expect_predicted(const RunPlan& plan) {
+  const auto ranks = static_cast<std::size_t>(plan.mesh.size());
   std::vector<std::int64_t> stash(ranks), buffers(ranks);
-  on_ranks(schedule, options, [&](int rank, Trainer& trainer) {
+  on_ranks(plan, [&](int rank, Trainer& trainer) {
     const ExecutedStep executed = trainer.step(1).executed;
     stash[static_cast<std::size_t>(rank)] = executed.peak_stash_bytes;
     buffers[static_cast<std::size_t>(rank)] = executed.peak_buffer_bytes;
   });
-  const StagedModel model = staged(options);
-  const Simulation predicted = simulate(schedule, byte_costs(model, schedule));
-  std::vector<std::int64_t> slice_bytes;
-  for (int slice = 0; slice < schedule.num_slices; ++slice)
-    slice_bytes.push_back(slice_tokens(model, schedule, slice) * model.shape.dim *
-                          model.element_bytes);
-  const std::vector<std::int64_t> most = peak_buffer_bytes(schedule, slice_bytes);
+  const Simulation predicted = simulate(plan.schedule, byte_costs(plan));
+  const std::vector<std::int64_t> most = buffer_bytes(plan);
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     EXPECT_EQ(stash[rank], static_cast<std::int64_t>(predicted.devices[rank].peak_bytes))
         << "rank " << rank;
@@ -129,25 +111,24 @@ TEST(RunMemory, IsThePredictionForEveryScheduleSliceAndLevel) {
     if (generator->knobs.block) continue;
     for (const int slices : {1, 4}) {
       if (slices > 1 && !generator->knobs.slices) continue;
-      const Schedule schedule =
-          lowered_schedule({.schedule = std::string(generator->name),
-                            .slices = slices,
-                            .memory_cap = generator->knobs.memory_cap ? 5. : 0});
+      const Case c{.schedule = std::string(generator->name),
+                   .slices = slices,
+                   .memory_cap = generator->knobs.memory_cap ? 5. : 0};
       for (const RecomputeLevel level :
            {RecomputeLevel::none, RecomputeLevel::elementwise, RecomputeLevel::mlp,
             RecomputeLevel::all_but_attention, RecomputeLevel::full}) {
-        SCOPED_TRACE(testing::Message() << generator->name << ", " << slices << " slices, level "
-                                        << static_cast<int>(level));
+        SCOPED_TRACE(testing::Message()
+                     << generator->name << ", " << slices << " slices, level " << name_of(level));
         constexpr ModelFamily kFamilies[] = {ModelFamily::gpt2, ModelFamily::llama,
                                              ModelFamily::bert};
-        TrainerOptions options = options_for(schedule, kFamilies[runs % (slices > 1 ? 2 : 3)]);
+        RunPlan plan = plan_of(c, kFamilies[runs % (slices > 1 ? 2 : 3)]);
         // The ends alone, now and then.
         if (runs % 7 == 0) {
-          options.layers_per_stage.front() = options.layers_per_stage.back() = 0;
-          options.layers_per_stage[1] += 4;
+          plan.layers_per_stage.front() = plan.layers_per_stage.back() = 0;
+          plan.layers_per_stage[1] += 4;
         }
-        options.level = level;
-        expect_predicted(schedule, options);
+        plan.config.recompute.level = level;
+        expect_predicted(plan);
         ++runs;
       }
     }
@@ -161,11 +142,10 @@ TEST(RunMemory, EightRanksKeepToTheirShareOf1F1B) {
   const auto peak = [](Case c) {
     c.devices = 8;
     c.microbatches = 16;
-    const Schedule schedule = lowered_schedule(c);
-    TrainerOptions options = options_for(schedule, ModelFamily::gpt2);
-    options.shape.layers = 32;
-    options.layers_per_stage = even_layers(32, schedule.num_stages());
-    return static_cast<double>(expect_predicted(schedule, options));
+    RunPlan plan = plan_of(c, ModelFamily::gpt2);
+    plan.shape.layers = 32;
+    plan.layers_per_stage = even_layers(32, plan.schedule.num_stages());
+    return static_cast<double>(expect_predicted(plan));
   };
   const double whole = peak({"1f1b"});
   for (const auto& [c, most] : {std::pair{Case{"v-half"}, 0.625},
@@ -196,37 +176,37 @@ TEST(RunMemory, AFullMachineIsToldFromOtherErrors) {
 
 // What weights, gradients and states are made of.
 struct Made {
-  at::ScalarType weights = at::kFloat, gradients = at::kFloat, states = at::kFloat;
+  NumberType weights = NumberType::float32;
+  NumberType gradients = NumberType::float32;
+  NumberType states = NumberType::float32;
   bool masters = true;
 };
+constexpr NumberType kNarrow = NumberType::bfloat16;
 constexpr Made kMade[] = {{},
-                          {.states = at::kBFloat16, .masters = false},
-                          {.weights = at::kBFloat16},
-                          {.weights = at::kBFloat16, .gradients = at::kBFloat16},
-                          {.weights = at::kBFloat16, .masters = false},
-                          {.weights = at::kBFloat16, .states = at::kBFloat16},
-                          {at::kBFloat16, at::kBFloat16, at::kBFloat16, false}};
+                          {.states = kNarrow, .masters = false},
+                          {.weights = kNarrow},
+                          {.weights = kNarrow, .gradients = kNarrow},
+                          {.weights = kNarrow, .masters = false},
+                          {.weights = kNarrow, .states = kNarrow},
+                          {kNarrow, kNarrow, kNarrow, false}};
 
 TEST(RunMemory, WeightsGradientsAndStatesAreThePredicted) {
   for (const Case& c : {Case{"1f1b"}, Case{"v-half"}, Case{"dualpipe"}, Case{"1f1b", 1}})
     for (const ModelFamily family : {ModelFamily::gpt2, ModelFamily::llama, ModelFamily::bert})
       for (const Made& made : kMade)
         for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::sgd}) {
-          const Schedule schedule = lowered_schedule(c);
-          TrainerOptions options = options_for(schedule, family);
-          options.kind = {made.weights, made.gradients};
-          options.optimizer.state_dtype = made.states;
-          options.optimizer.master_weights = made.masters;
-          options.optimizer.kind = kind;
-          options.shape.tied_embeddings = family != ModelFamily::llama;
-          on_ranks(schedule, options, [&](int rank, Trainer& trainer) {
-            const auto& placed = schedule.placement.stages_of(rank);
-            const std::set<int> stages(placed.begin(), placed.end());
-            const StagedModel model = staged(options);
+          RunPlan plan = plan_of(c, family);
+          plan.config.training.dtype = made.weights;
+          plan.config.training.gradient_dtype = made.gradients;
+          plan.config.optimizer.state_dtype = made.states;
+          plan.config.optimizer.master_weights = made.masters;
+          plan.config.optimizer.name = kind;
+          plan.shape.tied_embeddings = family != ModelFamily::llama;
+          on_ranks(plan, [&](int rank, Trainer& trainer) {
+            const std::vector<int> stages = plan.stages_of(rank);
             std::vector<ParameterShape> wanted;
             for (const int stage : stages)
-              for (ParameterShape& parameter :
-                   stage_parameters(model.shape, model.layers_of(stage)))
+              for (ParameterShape& parameter : stage_parameters(plan.shape, plan.layers_of(stage)))
                 wanted.push_back(std::move(parameter));
             const std::vector<Parameter*> held = trainer.parameters();
             ASSERT_EQ(held.size(), wanted.size());
@@ -245,8 +225,7 @@ TEST(RunMemory, WeightsGradientsAndStatesAreThePredicted) {
               trainer.optimizer().keep();
             }
             bytes.kept = watch->bytes;
-            const WeightBytes predicted =
-                weight_bytes(model, std::vector<int>(stages.begin(), stages.end()));
+            const WeightBytes predicted = weight_bytes(plan, stages);
             EXPECT_EQ(bytes.weights, predicted.weights);
             EXPECT_EQ(bytes.gradients, predicted.gradients);
             EXPECT_EQ(bytes.optimizer, predicted.optimizer);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "run/step_traffic.h"
 #include "runtime/trained.h"
 
 namespace sluice {
@@ -244,24 +245,13 @@ TEST(MeshTraffic, IsWhatThePureFunctionSays) {
           if (level != RecomputeLevel::none) mesh = {.shard = 2, .tensor = 2};
           if (level == RecomputeLevel::full) mesh = {.replicate = 2, .shard = 2};
           TrainOptions run = short_run(mesh, sequence_norms);
-          mesh.pipeline = 2;
           run.level = level;
           const ModelShape shape = divisible(family, base.schedule == "1f1b");
           const Trained trained = train(c, shape, run);
-          const Schedule schedule = test::lowered_schedule(c, run.microbatches);
-          const StagedModel model{.shape = shape,
-                                  .layers_per_stage = even_layers(8, schedule.num_stages()),
-                                  .level = level,
-                                  .sequences = 2,
-                                  .sequence_length = 16,
-                                  .tensor = mesh.tensor,
-                                  .sequence_norms = sequence_norms && mesh.tensor > 1,
-                                  .scatter = mesh.tensor > 1,
-                                  .shard = mesh.shard,
-                                  .replicate = mesh.replicate};
-          for (int rank = 0; rank < mesh.size(); ++rank) {
-            const MeshPlace place = place_of(rank, mesh);
-            const Traffic wanted = step_traffic(model, schedule, place.pipeline, place.data);
+          const RunPlan plan = test::plan_of(c, shape, run);
+          for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+            const MeshPlace place = place_of(rank, plan.mesh);
+            const Traffic wanted = step_traffic(plan, place.pipeline, place.data);
             for (int kind = 0; kind < kNumTrafficClasses; ++kind)
               expect_traffic(trained.traffic[static_cast<std::size_t>(rank)],
                              static_cast<TrafficClass>(kind),

@@ -13,7 +13,7 @@ using test::Trained;
 using test::TrainOptions;
 
 Case in_bf16(Case c) {
-  c.dtype = at::kBFloat16;
+  c.dtype = NumberType::bfloat16;
   return c;
 }
 

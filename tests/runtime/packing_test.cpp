@@ -1,6 +1,7 @@
 // Packed documents and masked tokens through real training over threads.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "runtime/batches.h"
@@ -45,6 +46,27 @@ ModelShape with_positions(ModelFamily family, std::int64_t positions) {
   ModelShape shape = shape_of(family, false);
   if (family != ModelFamily::llama) shape.positions = positions;
   return shape;
+}
+
+TEST(Packing, AMicrobatchKnowsItsDocuments) {
+  DatasetOptions options{.sequence_length = 16, .vocab_size = 64};
+  EXPECT_TRUE(load_batch(Dataset(short_documents(), options), {0, 4}, 2)
+                  .microbatches[1]
+                  .documents.single());
+  options.packed = true;
+  const Dataset data(short_documents(), options);
+  const GlobalBatch batch = load_batch(data, {4, 4}, 2);
+  std::int64_t targets = 0;
+  for (std::int64_t n = 0; n < 4; ++n) {
+    const Sample sample = data.sample(4 + n);
+    const auto& starts = batch.microbatches[static_cast<std::size_t>(n / 2)]
+                             .documents.starts[static_cast<std::size_t>(n % 2)];
+    EXPECT_GT(starts.size(), 1u);
+    EXPECT_TRUE(std::equal(starts.begin(), starts.end(), sample.segment_starts.begin(),
+                           sample.segment_starts.end()));
+    targets += sample.num_targets();
+  }
+  EXPECT_EQ(batch.num_targets, targets);
 }
 
 // Sixteen documents of 16 tokens, once as 16 sequences and once as 4 packed sequences of 64.
@@ -151,7 +173,7 @@ TEST(Packing, AStepWithoutTargetsHasNoLossAndNoGradient) {
   options.steps = 0;
   const Trained fresh = train({"v-half", 2}, shape, options);
   // Half of the peak 0.01 in the first of two warm-up steps, and a weight decay of 0.1.
-  const OptimizerOptions defaults;
+  const OptimizerConfig defaults;
   const double kept = 1 - 0.005 * defaults.weight_decay;
   for (const auto& [name, weight] : trained.weights) {
     const bool decays = weight.dim() == 2;

@@ -6,45 +6,39 @@
 #include <mutex>
 
 #include "comm/threads/threads.h"
+#include "cost/parameters.h"
 #include "runtime/op_timings.h"
-#include "runtime/options.h"
 #include "schedule/generators/generator.h"
 #include "schedule/validate.h"
+#include "support/plans.h"
 
 namespace sluice {
 namespace {
 
-Schedule lowered_schedule(const std::string& name, int devices, int slices = 1) {
+// Four microbatches of two sequences of 16 tokens.
+RunPlan plan_of(const std::string& name, int devices, int slices = 1) {
   GeneratorOptions options;
   options.devices = devices;
   options.microbatches = 4;
   options.slices = slices;
   Validation validation = validate(generate_schedule(name, options));
   EXPECT_TRUE(validation.valid());
-  return std::move(validation.lowered);
-}
-
-TrainerOptions options_for(const Schedule& schedule) {
-  TrainerOptions options;
-  options.shape.layers = 8;
-  options.shape.dim = 16;
-  options.shape.heads = options.shape.kv_heads = 2;
-  options.shape.ffn_dim = 32;
-  options.shape.vocab_size = 64;
-  options.shape.positions = 16;
-  options.layers_per_stage = even_layers(options.shape.layers, schedule.num_stages());
-  options.global_batch_size = 8;
-  options.sequence_length = 16;
-  return options;
+  ModelShape shape;
+  shape.layers = 8;
+  shape.dim = 16;
+  shape.heads = shape.kv_heads = 2;
+  shape.ffn_dim = 32;
+  shape.vocab_size = 64;
+  shape.positions = 16;
+  return test::plan_for(shape, std::move(validation.lowered), 16, 8);
 }
 
 // As every rank saw it.
-std::vector<Costs> profile(const Schedule& schedule, const TrainerOptions& options) {
-  const int num_ranks = mesh_of(options, schedule).size();
-  std::vector<Costs> all(static_cast<std::size_t>(num_ranks), Costs(1, 1));
-  run_threads(num_ranks, {}, [&](Communicator& world) {
+std::vector<Costs> profile(const RunPlan& plan) {
+  std::vector<Costs> all(static_cast<std::size_t>(plan.mesh.size()), Costs(1, 1));
+  run_threads(plan.mesh.size(), {}, [&](Communicator& world) {
     all[static_cast<std::size_t>(world.rank())] =
-        profile_ops(options, schedule, world, {.rounds = 2, .seconds = 0, .on_progress = {}});
+        profile_ops(plan, {}, world, {.rounds = 2, .seconds = 0, .on_progress = {}});
   });
   return all;
 }
@@ -54,15 +48,16 @@ TEST(Profiling, EveryOpIsTimedAndAllRanksAgree) {
        {std::tuple{"1f1b", 2, 1}, std::tuple{"zb-v", 2, 1}, std::tuple{"seq1f1b", 2, 4},
         std::tuple{"dualpipe", 2, 1}, std::tuple{"1f1b", 1, 1}}) {
     SCOPED_TRACE(name);
-    const Schedule schedule = lowered_schedule(name, devices, slices);
-    const std::vector<Costs> all = profile(schedule, options_for(schedule));
-    for (int stage = 0; stage < schedule.num_stages(); ++stage)
+    const RunPlan plan = plan_of(name, devices, slices);
+    const std::vector<Costs> all = profile(plan);
+    const int num_stages = plan.schedule.num_stages();
+    for (int stage = 0; stage < num_stages; ++stage)
       for (int slice = 0; slice < slices; ++slice) {
         const OpCosts& op = all[0].at(stage, slice);
         for (const double seconds : {op.f, op.i, op.w, op.b})
           EXPECT_GT(seconds, 0);
         EXPECT_GT(op.after_f, 0);
-        EXPECT_EQ(op.sent_forward > 0, stage + 1 < schedule.num_stages());
+        EXPECT_EQ(op.sent_forward > 0, stage + 1 < num_stages);
         // Two sequences of 16 / slices tokens, 16 numbers of 4 bytes.
         EXPECT_EQ(op.sent_backward, stage > 0 ? 2048 / slices : 0);
         EXPECT_EQ(all.back().at(stage, slice).w, op.w);
@@ -77,17 +72,15 @@ TEST(Profiling, EveryOpIsTimedAndAllRanksAgree) {
 }
 
 TEST(Profiling, TensorRanksPlayTheSameRoundsAndDataRanksMeasureTheirLink) {
-  const Schedule schedule = lowered_schedule("zb-v", 2);
-  TrainerOptions options = options_for(schedule);
-  options.mesh = {.shard = 2, .tensor = 2};
-  options.global_batch_size = 16;
-  const Costs costs = profile(schedule, options)[0];
+  RunPlan plan = plan_of("zb-v", 2);
+  plan.mesh.shard = plan.mesh.tensor = 2;
+  plan.config.training.global_batch_size = 16;
+  const Costs costs = profile(plan)[0];
   EXPECT_GT(costs.at(1, 0).w, 0);
   EXPECT_GT(costs.data_link.latency, 0);
-  for (int stage = 0; stage < schedule.num_stages(); ++stage) {
+  for (int stage = 0; stage < plan.schedule.num_stages(); ++stage) {
     std::int64_t held = 0;
-    const StagedModel model = staged_model(options, schedule);
-    for (const ParameterShape& parameter : stage_parameters(options.shape, model.layers_of(stage)))
+    for (const ParameterShape& parameter : stage_parameters(plan.shape, plan.layers_of(stage)))
       held += parameter.count(2);
     EXPECT_EQ(costs.reduce_bytes(stage), static_cast<double>(4 * held / 2));  // one of two halves
   }
@@ -95,10 +88,9 @@ TEST(Profiling, TensorRanksPlayTheSameRoundsAndDataRanksMeasureTheirLink) {
 
 // Rank 0 has measured long before rank 1, and must neither leave nor wait for it.
 TEST(Profiling, RanksOfUnequalWorkFinishTogether) {
-  const Schedule schedule = lowered_schedule("1f1b", 2);
-  TrainerOptions options = options_for(schedule);
-  options.layers_per_stage = {1, 7};
-  const std::vector<Costs> all = profile(schedule, options);
+  RunPlan plan = plan_of("1f1b", 2);
+  plan.layers_per_stage = {1, 7};
+  const std::vector<Costs> all = profile(plan);
   EXPECT_GT(all[1].at(1, 0).b, 0);
 }
 

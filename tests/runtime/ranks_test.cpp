@@ -41,7 +41,7 @@ TEST(Ranks, ThreadsOfAProcessShareItsCores) {
   std::mutex mutex;
   std::vector<int> found;
   unsetenv("OMP_NUM_THREADS");
-  const ExitCode code = run_ranks({.backend = "threads"}, 2, {}, [&](Communicator& world) {
+  const ExitCode code = run_ranks({.backend = Backend::threads}, 2, {}, [&](Communicator& world) {
     const int threads = threads_per_rank(world);
     const std::lock_guard lock(mutex);
     found.push_back(threads);
@@ -54,7 +54,7 @@ TEST(Ranks, TakeTheThreadsThatOmpNumThreadsAsksFor) {
   setenv("OMP_NUM_THREADS", "3", 1);
   std::mutex mutex;
   std::vector<int> found;
-  run_ranks({.backend = "threads"}, 2, {}, [&](Communicator& world) {
+  run_ranks({.backend = Backend::threads}, 2, {}, [&](Communicator& world) {
     const int threads = threads_per_rank(world);
     const std::lock_guard lock(mutex);
     found.push_back(threads);
@@ -73,23 +73,6 @@ TEST(Ranks, OmpNumThreadsIsANumberOrAList) {
   EXPECT_EQ(asked(" 4, 2"), 4);
   for (const char* wrong : {"0", "-1", "many", "4 2", "1000000", ","})
     EXPECT_THROW(asked(wrong), UserError) << wrong;
-}
-
-TEST(Ranks, AutoIsThreadsOrWhatTheLauncherStarted) {
-  Config config;
-  ASSERT_EQ(config.comm.backend, "auto");
-  const auto chosen = [&](int size) {
-    return chosen_backend(config, Launch{.rank = 0, .size = size, .source = ""});
-  };
-  EXPECT_EQ(chosen_backend(config, std::nullopt), "threads");
-  EXPECT_EQ(chosen(1), "threads");
-  EXPECT_EQ(chosen(2), "mpi");
-  EXPECT_EQ(chosen(0), "mpi");  // PMIx alone does not say how many
-  config.cluster.device = "cuda";
-  EXPECT_EQ(chosen_backend(config, std::nullopt), "threads");
-  EXPECT_EQ(chosen(2), "nccl");
-  config.comm.backend = "mpi";
-  EXPECT_EQ(chosen_backend(config, std::nullopt), "mpi");
 }
 
 TEST(Ranks, WithNcclEachRankOfAMachineHasAGpu) {
@@ -112,7 +95,7 @@ TEST(Ranks, WithNcclEachRankOfAMachineHasAGpu) {
   launch.local_rank = -1;
   EXPECT_NE(refused(2).find("PMI_RANK=5"), std::string::npos);
   EXPECT_EQ(own_gpu(launch, 1), 0);
-  EXPECT_EQ(own_gpu(CommConfig{.backend = "mpi"}), 0);
+  EXPECT_EQ(own_gpu(CommConfig{.backend = Backend::mpi}), 0);
 }
 
 }  // namespace

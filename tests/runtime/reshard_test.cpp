@@ -12,7 +12,6 @@
 #include "model/autograd_layer.h"
 #include "runtime/checkpointing.h"
 #include "runtime/files/digest.h"
-#include "runtime/options.h"
 #include "runtime/trained.h"
 #include "support/golden.h"
 #include "support/run_sluice.h"
@@ -48,7 +47,7 @@ Layout random_layout(std::mt19937& random) {
 struct Model {
   ModelFamily family;
   bool tied;
-  const char* dtype;
+  NumberType dtype;
   // All of it: gradients, states and no masters.
   bool narrow = false;
 };
@@ -56,7 +55,7 @@ struct Model {
 class Reshard {
  public:
   explicit Reshard(const Model& model) : model_(model) {
-    config_.model.shape = model.family == ModelFamily::llama ? "llama" : "gpt2";
+    config_.model.shape = model.family;
     config_.model.layers = 4;
     config_.model.dim = 20;  // so that rows do not divide into 64 blocks
     config_.model.heads = 2;
@@ -66,9 +65,9 @@ class Reshard {
     config_.model.tied_embeddings = model.tied;
     config_.training.dtype = model.dtype;
     if (model.narrow) {
-      config_.training.gradient_dtype = config_.optimizer.state_dtype = "bfloat16";
+      config_.training.gradient_dtype = config_.optimizer.state_dtype = NumberType::bfloat16;
       config_.optimizer.master_weights = false;
-      config_.optimizer.rounding = "stochastic";
+      config_.optimizer.rounding = Rounding::stochastic;
     }
     config_.training.sequence_length = 8;
     config_.training.global_batch_size = 48;
@@ -88,20 +87,18 @@ class Reshard {
     config.parallelism.data_parallel_replicate_degree = layout.mesh.replicate;
     config.parallelism.data_parallel_shard_degree = layout.mesh.shard;
     config.parallelism.num_microbatches = 4;
-    config = resolve_config(config);
-    const Schedule schedule = test::lowered_schedule(layout.schedule, 4);
-    TrainerOptions options = trainer_options(config, schedule);
-    options.make_layer = make_layer_;
+    const RunPlan plan =
+        make_plan(resolve_config(config), test::lowered_schedule(layout.schedule, 4));
     const Dataset data(test::tokens(), {.sequence_length = 8, .vocab_size = 66, .seed = 3});
     run_threads(layout.mesh.size(), {}, [&](Communicator& world) {
       at::set_num_threads(1);
-      Trainer trainer(options, schedule, data, world);
+      Trainer trainer(plan, data, world, {.make_layer = make_layer_});
       const Note silent = [](const std::string&) {};
-      const std::int64_t loaded = load_checkpoint(config, 0, world, trainer, silent).step;
+      const std::int64_t loaded = load_checkpoint(plan.config, 0, world, trainer, silent).step;
       EXPECT_EQ(loaded, from.empty() ? 0 : 2);
       for (int step = static_cast<int>(loaded) + 1; step <= steps; ++step)
         trainer.step(step);
-      Saver saver(config, schedule, world, trainer, {}, silent);
+      Saver saver(plan, world, trainer, {}, silent);
       saver.save(steps, silent);
     });
   }
@@ -126,11 +123,11 @@ CheckpointDigest held_in(const std::string& folder) {
 
 TEST(Reshard, AnyMeshAndScheduleLoadsWhatAnyOtherSaved) {
   std::mt19937 random(5);
-  const Model models[] = {{ModelFamily::gpt2, true, "float32"},
-                          {ModelFamily::llama, false, "float32"},
-                          {ModelFamily::llama, true, "bfloat16"},
-                          {ModelFamily::gpt2, false, "bfloat16"},
-                          {ModelFamily::llama, true, "bfloat16", true}};
+  const Model models[] = {{ModelFamily::gpt2, true, NumberType::float32},
+                          {ModelFamily::llama, false, NumberType::float32},
+                          {ModelFamily::llama, true, NumberType::bfloat16},
+                          {ModelFamily::gpt2, false, NumberType::bfloat16},
+                          {ModelFamily::llama, true, NumberType::bfloat16, true}};
   for (const Model& model : models) {
     const Reshard runs(model);
     for (int round = 0; round < 3; ++round) {
@@ -141,7 +138,7 @@ TEST(Reshard, AnyMeshAndScheduleLoadsWhatAnyOtherSaved) {
       const CheckpointDigest saved = held_in(scratch.path() + "/first");
       EXPECT_EQ(
           saved.states.size(),
-          saved.weights.size() * (std::string(model.dtype) == "float32" || model.narrow ? 2 : 3));
+          saved.weights.size() * (model.dtype == NumberType::float32 || model.narrow ? 2 : 3));
       for (int other = 0; other < 2; ++other) {
         const Layout second = random_layout(random);
         SCOPED_TRACE(second.text());
@@ -159,7 +156,7 @@ TEST(Reshard, AnyMeshAndScheduleLoadsWhatAnyOtherSaved) {
 // The whole way: to another mesh and back, and on.
 TEST(Reshard, ADetourOverAnotherMeshChangesNoBitOfTheTraining) {
   for (const bool narrow : {false, true}) {
-    const Reshard runs({ModelFamily::gpt2, true, "bfloat16", narrow});
+    const Reshard runs({ModelFamily::gpt2, true, NumberType::bfloat16, narrow});
     const test::TemporaryFolder scratch;
     const auto path = [&](const char* name) { return scratch.path() + "/" + name; };
     const Layout one{{"1f1b", 2}, {.replicate = 1, .shard = 1, .pipeline = 2, .tensor = 1}};
@@ -176,8 +173,8 @@ TEST(Reshard, ADetourOverAnotherMeshChangesNoBitOfTheTraining) {
 
 // States are converted: what bf16 holds comes back as it was, masters begin as the weights are.
 TEST(Reshard, ARunGoesOnFromStatesOfAnotherType) {
-  const Reshard wide({ModelFamily::gpt2, true, "bfloat16"});
-  const Reshard narrow({ModelFamily::gpt2, true, "bfloat16", true});
+  const Reshard wide({ModelFamily::gpt2, true, NumberType::bfloat16});
+  const Reshard narrow({ModelFamily::gpt2, true, NumberType::bfloat16, true});
   const test::TemporaryFolder scratch;
   const auto path = [&](const char* name) { return scratch.path() + "/" + name; };
   const Layout layout{{"1f1b", 2}, {.replicate = 1, .shard = 2, .pipeline = 2, .tensor = 1}};
@@ -203,8 +200,8 @@ TEST(Reshard, ARunGoesOnFromStatesOfAnotherType) {
 
 // Bits of fp32 weights become masters, and masters become weights, whatever the mesh.
 TEST(Reshard, ARunGoesOnFromWeightsOfAnotherType) {
-  const Reshard wide({ModelFamily::llama, true, "float32"});
-  const Reshard narrow({ModelFamily::llama, true, "bfloat16"});
+  const Reshard wide({ModelFamily::llama, true, NumberType::float32});
+  const Reshard narrow({ModelFamily::llama, true, NumberType::bfloat16});
   const test::TemporaryFolder scratch;
   const auto path = [&](const char* name) { return scratch.path() + "/" + name; };
   const Layout one{{"1f1b", 2}, {.replicate = 1, .shard = 1, .pipeline = 2, .tensor = 1}};
@@ -257,7 +254,7 @@ TEST(Reshard, OwnLayersAreLoadedAgainAndNoneOfTheirWeightsIsDropped) {
   const Layout one{{"1f1b", 1}, {}};
   const test::TemporaryFolder scratch;
   const auto path = [&](const char* name) { return scratch.path() + "/" + name; };
-  Reshard runs({ModelFamily::gpt2, true, "float32"});
+  Reshard runs({ModelFamily::gpt2, true, NumberType::float32});
   runs.use_layers(own_layers({"gain", "scale"}));
   runs.run(two, "", 2, path("own"));
   runs.run(one, path("own"), 2, path("again"));
@@ -278,7 +275,7 @@ TEST(Reshard, OwnLayersAreLoadedAgainAndNoneOfTheirWeightsIsDropped) {
 }
 
 TEST(Reshard, ADamagedShardOfAnotherMeshIsNamed) {
-  const Reshard runs({ModelFamily::llama, false, "float32"});
+  const Reshard runs({ModelFamily::llama, false, NumberType::float32});
   const test::TemporaryFolder scratch;
   const std::string saved = scratch.path() + "/saved";
   const Layout wide{{"1f1b", 2}, {.replicate = 1, .shard = 2, .pipeline = 2, .tensor = 2}};

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <set>
 
+#include "base/names.h"
 #include "base/text.h"
 #include "cli/report.h"
 #include "runtime/files/sha256.h"
@@ -14,6 +15,7 @@
 #include "runtime/trainer.h"
 #include "schedule/generators/generator.h"
 #include "schedule/validate.h"
+#include "support/plans.h"
 
 namespace sluice {
 namespace {
@@ -67,20 +69,16 @@ void train(const Generator& generator, int slices, Communicator& world) {
   choice.microbatches = 8;
   choice.slices = slices;
   if (generator.knobs.memory_cap) choice.memory_cap = 2 * world.size();
-  const Schedule schedule = validate(generate_schedule(generator, choice)).lowered;
   const Dataset data(tokens(), {.sequence_length = 16, .vocab_size = 64, .seed = 3});
-  TrainerOptions options;
-  options.shape = small_shape();
-  options.layers_per_stage = even_layers(options.shape.layers, schedule.num_stages());
-  options.seed = 11;
-  options.global_batch_size = 16;
-  options.sequence_length = 16;
-  options.learning_rate = 0.01;
-  options.num_steps = 5;
-  options.max_norm = 0.5;
-  Trainer trainer(options, schedule, data, world);
+  RunPlan plan =
+      test::plan_for(small_shape(), validate(generate_schedule(generator, choice)).lowered, 16, 16);
+  plan.config.training.steps = 5;
+  plan.config.training.max_norm = 0.5;
+  plan.config.optimizer.lr = 0.01;
+  plan.config.debug.seed = 11;
+  Trainer trainer(plan, data, world);
   double loss = 0;
-  for (int step = 1; step <= options.num_steps; ++step)
+  for (int step = 1; step <= plan.config.training.steps; ++step)
     loss = trainer.step(step).loss;
   const std::string hash = hash_of_weights(trainer, world);
   if (world.rank() == 0) fmt::print("{} {} {} {}\n", generator.name, slices, loss, hash);
@@ -107,8 +105,9 @@ void train_all(Communicator& world) {
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
-  sluice::CommConfig comm;
-  comm.backend = argv[1];
+  const auto backend = sluice::named<sluice::Backend>(argv[1]);
+  if (!backend) return 2;
+  const sluice::CommConfig comm{.backend = *backend};
   const int num_ranks = std::atoi(argv[2]);
   const auto report = sluice::cli::report_error;
   return static_cast<int>(sluice::report_once(

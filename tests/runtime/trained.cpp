@@ -7,12 +7,13 @@
 #include <mutex>
 
 #include "comm/threads/threads.h"
-#include "runtime/options.h"
+#include "run/op_costs.h"
 #include "runtime/rank_device.h"
 #include "schedule/generators/generator.h"
 #include "schedule/transforms/reductions.h"
 #include "schedule/validate.h"
 #include "sim/simulate.h"
+#include "support/plans.h"
 
 namespace sluice::test {
 namespace {
@@ -74,49 +75,50 @@ Schedule lowered_schedule(const Case& c, int microbatches) {
   return add_reductions(validation.lowered);
 }
 
-Trained train(const Case& c, const ModelShape& shape, const TrainOptions& run) {
-  const Schedule schedule = lowered_schedule(c, run.microbatches);
-  const Dataset data(run.source, run.data);
-  TrainerOptions options;
-  options.shape = shape;
-  options.layers_per_stage =
-      c.layers.empty() ? even_layers(shape.layers, schedule.num_stages()) : c.layers;
-  options.kind = c.dtype;
-  if (run.gpu) options.kind.device = at::Device(at::kCUDA, 0);
-  options.level = run.level;
-  options.seed = 11;
-  options.global_batch_size = run.global_batch_size;
-  options.sequence_length = run.data.sequence_length;
-  options.optimizer.kind = run.optimizer;
+RunPlan plan_of(const Case& c, const ModelShape& shape, const TrainOptions& run) {
+  RunPlan plan = plan_for(shape, lowered_schedule(c, run.microbatches), run.data.sequence_length,
+                          run.global_batch_size);
+  if (!c.layers.empty()) plan.layers_per_stage = c.layers;
+  plan.mesh = run.mesh;
+  plan.mesh.pipeline = c.devices;
+  Config& config = plan.config;
+  if (run.gpu) config.cluster.device = DeviceKind::cuda;
+  config.recompute.level = run.level;
+  config.debug.seed = 11;
+  config.training.dtype = c.dtype;
+  config.training.steps = 10;
+  config.training.max_norm = run.max_norm;
+  config.optimizer.name = run.optimizer;
+  config.optimizer.lr = 0.01;
   if (run.narrow) {
-    options.kind.gradient_dtype = options.optimizer.state_dtype = at::kBFloat16;
-    options.optimizer.master_weights = false;
-    options.optimizer.rounding = Rounding::stochastic;
-    options.optimizer.seed = options.seed;
+    config.training.gradient_dtype = config.optimizer.state_dtype = NumberType::bfloat16;
+    config.optimizer.master_weights = false;
+    config.optimizer.rounding = Rounding::stochastic;
   }
-  options.learning_rate = 0.01;
-  options.warmup_steps = 2;
-  options.num_steps = 10;
-  options.max_norm = run.max_norm;
-  options.gradient_bucket_bytes = run.bucket_bytes;
-  options.deferred_validation = run.deferred;
-  options.mesh = run.mesh;
-  options.sequence_parallel_norms = run.sequence_norms;
-  options.scatter_gather = run.scatter;
-  const int num_ranks = mesh_of(options, schedule).size();
+  config.lr_scheduler.warmup_steps = 2;
+  config.parallelism.gradient_bucket_mib = static_cast<double>(run.bucket_bytes) / (1 << 20);
+  config.parallelism.deferred_validation = run.deferred;
+  config.parallelism.sequence_parallel_norms = run.sequence_norms;
+  config.parallelism.scatter_gather = run.scatter;
+  return plan;
+}
+
+Trained train(const Case& c, const ModelShape& shape, const TrainOptions& run) {
+  const RunPlan plan = plan_of(c, shape, run);
+  const Dataset data(run.source, run.data);
+  const int num_ranks = plan.mesh.size();
   Trained trained;
   trained.peaks.resize(static_cast<std::size_t>(num_ranks));
   trained.traffic.resize(static_cast<std::size_t>(num_ranks));
-  for (const auto& device :
-       simulate(schedule, byte_costs(staged_model(options, schedule), schedule)).devices)
+  for (const auto& device : simulate(plan.schedule, byte_costs(plan)).devices)
     trained.predicted.push_back(static_cast<std::int64_t>(device.peak_bytes));
   const RankDevices devices(
-      {.device = run.gpu ? "cuda" : "cpu", .partitions = run.partitions, .sms_per_partition = 8});
+      {.device = plan.config.cluster.device, .partitions = run.partitions, .sms_per_partition = 8});
   std::mutex mutex;
   const auto body = [&](Communicator& world) {
-    TrainerOptions own = options;
-    if (run.gpu_each) own.kind.device.set_index(static_cast<at::DeviceIndex>(world.rank()));
-    Trainer trainer(own, schedule, data, world);
+    Machine machine{.device = devices.device()};
+    if (run.gpu_each) machine.device.set_index(static_cast<at::DeviceIndex>(world.rank()));
+    Trainer trainer(plan, data, world, machine);
     const auto take = [&](const std::optional<StepResult>& result) {
       if (!result) return;
       const std::lock_guard lock(mutex);

@@ -24,7 +24,7 @@ struct Case {
   int slices = 1;
   double memory_cap = 0;
   std::vector<std::int64_t> layers = {};  // per stage; empty: even
-  at::ScalarType dtype = at::kFloat;
+  NumberType dtype = NumberType::float32;
 };
 
 Schedule lowered_schedule(const Case& c, int microbatches);
@@ -63,10 +63,12 @@ struct Trained {
   std::vector<Traffic> traffic;              // likewise
 };
 
+// The run of these options.
+RunPlan plan_of(const Case& c, const ModelShape& shape, const TrainOptions& options);
+
 // Ranks are threads of one core each.
 Trained train(const Case& c, const ModelShape& shape, const TrainOptions& options);
 
 void expect_equal_bits(const Trained& a, const Trained& b);
-// Every gradient of the first step, in norm.
 
 }  // namespace sluice::test

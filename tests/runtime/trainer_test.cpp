@@ -7,6 +7,7 @@
 #include "comm/threads/threads.h"
 #include "model/reference.h"
 #include "runtime/trained.h"
+#include "support/plans.h"
 
 namespace sluice {
 namespace {
@@ -92,12 +93,13 @@ TEST(Trainer, Bfloat16LearnsAsFp32DoesAndTheScheduleChangesNoBitThereEither) {
                                       {ModelFamily::bert, 5}}) {
     SCOPED_TRACE(static_cast<int>(family));
     const ModelShape shape = shape_of(family, true);
-    const Trained reference = train({"1f1b", 1, 1, 0, {}, at::kBFloat16}, shape, steps);
+    const Trained reference = train({"1f1b", 1, 1, 0, {}, NumberType::bfloat16}, shape, steps);
     const Trained wide = train({"1f1b", 1}, shape, steps);
     EXPECT_LT(reference.losses.back(), reference.losses.front());
     EXPECT_NEAR(reference.losses.front(), wide.losses.front(), 1e-2);
     EXPECT_NEAR(reference.losses.back(), wide.losses.back(), 5e-2);
-    expect_equal_bits(train({"v-half", 2, 1, 0, {}, at::kBFloat16}, shape, steps), reference);
+    expect_equal_bits(train({"v-half", 2, 1, 0, {}, NumberType::bfloat16}, shape, steps),
+                      reference);
     for (const auto& [name, weight] : reference.weights) {
       const at::Tensor& master = reference.states.at(name + "/master");
       EXPECT_EQ(master.scalar_type(), at::kFloat) << name;
@@ -143,16 +145,11 @@ TEST(Trainer, EvaluationDoesNotDependOnTheSchedule) {
   const ModelShape shape = shape_of(ModelFamily::gpt2, false);
   const Dataset data(tokens(), {.sequence_length = 16, .vocab_size = 64, .shuffle = false});
   const auto evaluated = [&](const Case& c) {
-    const Schedule schedule = lowered_schedule(c, 8);
-    TrainerOptions options;
-    options.shape = shape;
-    options.layers_per_stage = even_layers(shape.layers, schedule.num_stages());
-    options.global_batch_size = 16;
-    options.sequence_length = 16;
+    const RunPlan plan = test::plan_for(shape, lowered_schedule(c, 8), 16, 16);
     double loss = 0;
     run_threads(c.devices, {}, [&](Communicator& world) {
       at::set_num_threads(1);
-      const double here = Trainer(options, schedule, data, world).evaluate(data, 32);
+      const double here = Trainer(plan, data, world).evaluate(data, 32);
       if (world.rank() == 0) loss = here;
     });
     return loss;
@@ -177,17 +174,14 @@ TEST(Trainer, EvaluationDoesNotDependOnHowSamplesAreDealt) {
   const Dataset data(tokens({0, 3, 40, 41, 300, 317, 900, 1000, 2222, 4000}),
                      {.sequence_length = 16, .packed = true, .vocab_size = 64, .shuffle = false});
   const auto evaluated = [&](const Deal& deal, std::int64_t samples) {
-    const Schedule schedule = lowered_schedule(deal.c, deal.microbatches);
-    TrainerOptions options;
-    options.shape = shape_of(ModelFamily::llama, false);
-    options.layers_per_stage = even_layers(8, schedule.num_stages());
-    options.global_batch_size = deal.batch;
-    options.sequence_length = 16;
-    options.mesh = deal.mesh;
+    RunPlan plan = test::plan_for(shape_of(ModelFamily::llama, false),
+                                  lowered_schedule(deal.c, deal.microbatches), 16, deal.batch);
+    plan.mesh = deal.mesh;
+    plan.mesh.pipeline = deal.c.devices;
     double loss = 0;
-    run_threads(mesh_of(options, schedule).size(), {}, [&](Communicator& world) {
+    run_threads(plan.mesh.size(), {}, [&](Communicator& world) {
       at::set_num_threads(1);
-      const double here = Trainer(options, schedule, data, world).evaluate(data, samples);
+      const double here = Trainer(plan, data, world).evaluate(data, samples);
       if (world.rank() == world.size() - 1) loss = here;
     });
     return loss;
@@ -204,15 +198,11 @@ TEST(Trainer, EvaluationDoesNotDependOnHowSamplesAreDealt) {
 }
 
 TEST(Trainer, ALossThatIsNotFiniteStaysInTheMeanOfAnEvaluation) {
-  const Schedule schedule = lowered_schedule({"1f1b", 1}, 1);
+  const RunPlan plan =
+      test::plan_for(shape_of(ModelFamily::llama, false), lowered_schedule({"1f1b", 1}, 1), 16, 1);
   const Dataset data(tokens(), {.sequence_length = 16, .vocab_size = 64, .shuffle = false});
-  TrainerOptions options;
-  options.shape = shape_of(ModelFamily::llama, false);
-  options.layers_per_stage = {8};
-  options.global_batch_size = 1;
-  options.sequence_length = 16;
   run_threads(1, {}, [&](Communicator& world) {
-    Trainer trainer(options, schedule, data, world);
+    Trainer trainer(plan, data, world);
     for (Parameter* parameter : trainer.parameters())
       if (parameter->name == "embedding.weight") parameter->value[data.sample(2).tokens[5]] = NAN;
     EXPECT_FALSE(std::isfinite(trainer.evaluate(data, 3)));

@@ -3,24 +3,12 @@
 // notice within a second that one of them was killed or stopped.
 #pragma once
 
-#include <exception>
 #include <functional>
-#include <string>
 
 #include "comm/communicator.h"
+#include "comm/mpi/options.h"
 
 namespace sluice {
-
-struct MpiOptions {
-  CommOptions comm;
-  std::chrono::milliseconds heartbeat{100};  // between two signs of life
-  std::chrono::milliseconds silence{600};    // after which a rank counts as dead
-  int num_tags = 0;  // tags before they repeat; 0: as many as MPI allows. A test uses few.
-};
-
-// What this rank does when the run fails. Returns the exit code. `speaks` is true on one rank, the
-// one that failed or saw the failure first, and only that rank should print `cause`.
-using MpiReport = std::function<int(const std::exception_ptr& cause, bool speaks)>;
 
 // Whether this program was built with MPI.
 bool has_mpi();

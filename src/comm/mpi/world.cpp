@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
-#include "comm/launch.h"
+#include "run/launch.h"
 
 namespace sluice {
 

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/mpi/mpi.h"
+#include "comm/mpi/options.h"
 
 namespace sluice {
 

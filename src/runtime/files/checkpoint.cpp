@@ -5,7 +5,7 @@
 #include <set>
 
 #include "base/text.h"
-#include "runtime/files/checkpoint_folder.h"
+#include "runtime/files/step_folder.h"
 
 namespace sluice {
 namespace {

@@ -13,8 +13,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kStepPrefix = "step-";
-
 std::string latest_path(const std::string& folder) { return folder + "/LATEST"; }
 
 // A folder, and no symbolic link to one: what is removed must lie here.
@@ -79,15 +77,6 @@ std::string damage_of(const std::string& checkpoint, Trust trust) {
 }
 
 }  // namespace
-
-std::string step_folder_name(std::int64_t step) { return fmt::format("step-{:08}", step); }
-
-std::optional<std::int64_t> parse_step_folder(std::string_view name) {
-  if (!name.starts_with(kStepPrefix)) return std::nullopt;
-  const std::optional<std::int64_t> step = parse_int(name.substr(kStepPrefix.size()));
-  if (!step || *step < 0 || step_folder_name(*step) != name) return std::nullopt;
-  return step;
-}
 
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;

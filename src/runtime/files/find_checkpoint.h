@@ -9,14 +9,11 @@
 #include <vector>
 
 #include "runtime/files/file_system.h"
+#include "runtime/files/step_folder.h"
 
 namespace sluice {
 
-inline constexpr const char* kManifestName = "manifest.json";
-
-std::string step_folder_name(std::int64_t step);                       // step-00000020
-std::optional<std::int64_t> parse_step_folder(std::string_view name);  // exactly that form
-std::vector<std::int64_t> steps_in(const std::string& folder);         // ascending, whole or not
+std::vector<std::int64_t> steps_in(const std::string& folder);  // ascending, whole or not
 
 // What is verified of a checkpoint: all of it, or its manifest and the sizes of its files.
 enum class Trust { every_byte, manifest };

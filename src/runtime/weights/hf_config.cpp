@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/names.h"
 #include "base/text.h"
 #include "schedule/strict_json.h"
 
@@ -122,7 +123,7 @@ void refuse_elsewhere_supported(const Members& config) {
 
 ModelConfig read_gpt2(const Members& config) {
   ModelConfig model;
-  model.shape = "gpt2";
+  model.shape = ModelFamily::gpt2;
   model.vocab_size = config.size("vocab_size");
   model.positions = config.size("n_positions", "max_position_embeddings");
   model.dim = config.size("n_embd", "hidden_size");
@@ -162,7 +163,7 @@ void read_rope(const Members& rope, const Members& config, ModelConfig& model) {
     rope.wrong("type", fmt::format("rope_type is \"{}\"; make them agree", type));
   if (type == "default") return;
   rope.require(type == "llama3", key, "only the types \"default\" and \"llama3\" are supported");
-  model.rope_scaling = type;
+  model.rope_scaling = RopeScalingKind::llama3;
   model.rope_factor = rope.needed_real("factor");
   model.rope_low_freq_factor = rope.needed_real("low_freq_factor");
   model.rope_high_freq_factor = rope.needed_real("high_freq_factor");
@@ -185,7 +186,7 @@ void read_rotary_positions(const Members& config, const std::string& path, Model
 
 ModelConfig read_llama(const Members& config, const std::string& path) {
   ModelConfig model;
-  model.shape = "llama";
+  model.shape = ModelFamily::llama;
   model.vocab_size = config.size("vocab_size");
   model.positions = config.size("max_position_embeddings");
   model.dim = config.size("hidden_size");
@@ -267,12 +268,12 @@ std::string read_hf_token_ids(std::string_view json, const std::string& path) {
 }
 
 std::string write_hf_config(const ModelConfig& model, const HfConfigOptions& options) {
-  const bool gpt2 = model.shape == "gpt2";
-  SLUICE_CHECK(gpt2 || model.shape == "llama", "no config.json is known for {}", model.shape);
+  const bool gpt2 = model.shape == ModelFamily::gpt2;
+  SLUICE_CHECK(gpt2 || model.shape == ModelFamily::llama, "no config.json is known for {}", model.shape);
   const char* dtype = options.dtype == Dtype::bf16 ? "bfloat16" : "float32";
   Json config;
   config["architectures"] = {gpt2 ? "GPT2LMHeadModel" : "LlamaForCausalLM"};
-  config["model_type"] = model.shape;
+  config["model_type"] = name_of(model.shape);
   config["vocab_size"] = model.vocab_size;
   config["tie_word_embeddings"] = model.tied_embeddings;
   if (gpt2) {
@@ -298,7 +299,7 @@ std::string write_hf_config(const ModelConfig& model, const HfConfigOptions& opt
     config["attention_bias"] = false;
     config["mlp_bias"] = false;
     Json scaling;
-    if (model.rope_scaling == "llama3")
+    if (model.rope_scaling == RopeScalingKind::llama3)
       scaling = {{"rope_type", "llama3"},
                  {"factor", model.rope_factor},
                  {"low_freq_factor", model.rope_low_freq_factor},

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/config/config.h"
+#include "config/config.h"
 #include "runtime/files/safetensors.h"
 
 namespace sluice {

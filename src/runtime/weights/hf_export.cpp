@@ -4,9 +4,10 @@
 #include <filesystem>
 #include <map>
 
+#include "base/names.h"
 #include "base/text.h"
+#include "config/model.h"
 #include "data/bpe.h"
-#include "runtime/config/model.h"
 #include "runtime/files/checkpoint_folder.h"
 #include "runtime/weights/convert.h"
 #include "runtime/weights/hf_config.h"
@@ -63,7 +64,7 @@ void refuse_other_model(const std::string& out, bool killed) {
 using Tensors = std::map<std::string, std::vector<const HfWeight*>>;
 
 // All weights, each as the model has it, of one type.
-Dtype check_weights(const Checkpoint& checkpoint, const std::string& shape,
+Dtype check_weights(const Checkpoint& checkpoint, ModelFamily shape,
                     const std::vector<HfWeight>& weights) {
   std::optional<Dtype> dtype;
   std::size_t num_weights = 0;
@@ -170,7 +171,7 @@ Transferred export_hf(FileSystem& files, const std::string& checkpoint_path,
                       const std::string& out) {
   const Checkpoint checkpoint(checkpoint_at(checkpoint_path));
   const Config config = config_of(checkpoint);
-  if (config.model.shape == "bert")
+  if (config.model.shape == ModelFamily::bert)
     throw user_error("{} has model.shape bert: only gpt2 and llama can be exported",
                      checkpoint.folder());
   const std::vector<std::string> leftovers = leftovers_in(out);

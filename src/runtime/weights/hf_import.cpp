@@ -6,7 +6,7 @@
 #include <set>
 
 #include "base/text.h"
-#include "runtime/config/model.h"
+#include "config/model.h"
 #include "runtime/files/checkpoint_folder.h"
 #include "runtime/weights/convert.h"
 #include "runtime/weights/hf_config.h"
@@ -125,7 +125,7 @@ std::vector<std::string> copy_files_beside(FileSystem& files, const std::string&
 Config config_for(const ModelConfig& model, Dtype dtype) {
   Config config;
   config.model = model;
-  config.training.dtype = dtype == Dtype::bf16 ? "bfloat16" : "float32";
+  config.training.dtype = dtype == Dtype::bf16 ? NumberType::bfloat16 : NumberType::float32;
   config.training.sequence_length = std::min(model.positions, kUsualSequence);
   return config;
 }

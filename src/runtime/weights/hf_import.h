@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/config/config.h"
+#include "config/config.h"
 #include "runtime/files/safetensors.h"
 
 namespace sluice {

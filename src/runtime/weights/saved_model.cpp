@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/text.h"
-#include "runtime/config/resolve.h"
-#include "runtime/config/schema.h"
+#include "config/resolve.h"
+#include "config/schema.h"
 #include "runtime/files/checkpoint_folder.h"
 
 namespace sluice {
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint64_t kMaxCopiedBytes = std::uint64_t{1} << 30;
 
-bool has_rotary_positions(const ModelConfig& model) { return model.shape == "llama"; }
+bool has_rotary_positions(const ModelConfig& model) { return model.shape == ModelFamily::llama; }
 
 // Whether two models that differ in the key are different models.
 bool describes(const ConfigKey& key, const ModelConfig& model) {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "runtime/config/config.h"
+#include "config/config.h"
 #include "runtime/files/checkpoint.h"
 
 namespace sluice {

@@ -1,0 +1,104 @@
+// sluice train CONFIG: real training through any schedule, ranks as threads or as processes.
+#include "cli/train.h"
+
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+
+#include "cli/banner.h"
+#include "cli/dry_run.h"
+#include "cli/output.h"
+#include "cli/progress.h"
+#include "cli/report.h"
+#include "cli/run_config.h"
+#include "cli/run_trace.h"
+#include "cli/stop_signal.h"
+#include "runtime/datasets.h"
+#include "runtime/rank_device.h"
+#include "runtime/ranks.h"
+#include "runtime/training_run.h"
+
+namespace sluice::cli {
+namespace {
+
+std::string stopped_text(const CheckpointConfig& checkpoint, std::int64_t step) {
+  if (checkpoint.folder.empty())
+    return fmt::format("stopped after step {}; nothing is saved: checkpoint.folder is empty", step);
+  return fmt::format("stopped after step {}; the same command{} resumes", step,
+                     checkpoint.load == "latest" ? "" : " with --checkpoint.load=latest");
+}
+
+// The last step beside its prediction, for all ranks.
+void report_step(const TrainRequest& request, const Schedule& schedule, RunEnd end, Progress& progress) {
+  if (!end.costs) {
+    if (request.trace.empty()) return;
+    throw user_error(
+        "--trace is {}: no step is left to run, so there is nothing to draw; raise training.steps",
+        request.trace);
+  }
+  const StepComparison step = compare_step(schedule, std::move(end.devices), *end.costs);
+  if (!request.trace.empty()) write_trace(request.trace, step);
+  progress.note(step.line());
+}
+
+ExitCode run(const TrainRequest& request) {
+  const PlannedRun planned = plan_run(with_chosen_backend(request.config()));
+  const RunPlan& plan = planned.plan;
+  const Config& config = plan.config;
+  const Datasets data = open_datasets(config);
+  if (!request.trace.empty()) check_trace(request.trace);
+  check_weights_fit(plan);
+
+  std::signal(SIGPIPE, SIG_IGN);  // the run goes on when the reader of its lines has left
+  const RankDevices devices(config.cluster, own_gpu(config.comm));
+  TrainingRun training_run{.plan = plan,
+                           .training = data.training,
+                           .held_out = data.held_out ? &*data.held_out : nullptr,
+                           .device = devices.device(),
+                           .on_step = {},
+                           .on_note = {},
+                           .on_sample = {}};
+  training_run.rollback = request.rollback;
+  Progress progress(config);
+  training_run.on_step = [&](const StepMetrics& metrics, bool logged) {
+    progress.step(metrics, logged);
+  };
+  training_run.on_note = [&](const std::string& note) { progress.note(note); };
+  training_run.on_sample = [](const std::string& text) { std::puts(text.c_str()); };
+
+  std::atomic<bool> stopped = false;
+  const auto train_rank = [&](Communicator& world) {
+    const auto stream = devices.take(world.rank());
+    TrainingRun mine = training_run;
+    mine.threads_per_rank = threads_per_rank(world);
+    // Not before: mpirun also ends those that wait for a rank that could not start.
+    mine.stop = &stop_on_signals(prints_for_all());
+    if (world.rank() == 0) {
+      for (const std::string& line : banner(plan, data, mine.threads_per_rank, devices.text()))
+        progress.note(line);
+      for (const std::string& line : planned.notes)
+        progress.note(line);
+    }
+    RunEnd end = run_training(mine, world);
+    if (end.stopped) stopped = true;
+    if (!end.gpu_memory.empty()) progress.note("GPU memory at its peak: " + end.gpu_memory);
+    if (world.rank() != 0) return;
+    const std::string last_words =
+        end.stopped ? stopped_text(config.checkpoint, end.last_step) : "";
+    report_step(request, plan.schedule, std::move(end), progress);
+    if (!last_words.empty()) progress.note(last_words);
+  };
+  std::vector<Fact> facts = shared_facts(plan, &data.training);
+  facts.push_back({"--rollback", std::to_string(request.rollback)});
+  const ExitCode code = run_ranks(config.comm, plan.mesh.size(), report_error, train_rank, facts);
+  return code == ExitCode::ok && stopped ? ExitCode::terminated : code;
+}
+
+}  // namespace
+
+ExitCode train(const TrainRequest& request) {
+  return report_once([&] { return run(request); }, report_error);
+}
+
+}  // namespace sluice::cli

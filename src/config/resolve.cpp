@@ -1,0 +1,86 @@
+#include "config/resolve.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cost/slices.h"
+#include "schedule/generators/generator.h"
+
+namespace sluice {
+
+int kv_heads_of(const ModelConfig& model) { return model.kv_heads ? model.kv_heads : model.heads; }
+
+int ffn_dim_of(const ModelConfig& model) {
+  if (model.ffn_dim) return model.ffn_dim;
+  if (model.shape != ModelFamily::llama) return 4 * model.dim;
+  const int two_thirds = 8 * model.dim / 3;  // of 4 dim: SwiGLU has three matrices, not two
+  return (two_thirds + 255) / 256 * 256;
+}
+
+std::int64_t data_ranks_of(const Config& config) {
+  return std::int64_t{config.parallelism.data_parallel_replicate_degree} *
+         config.parallelism.data_parallel_shard_degree;
+}
+
+int microbatches_of(const Config& config) {
+  const int given = config.parallelism.num_microbatches;
+  if (given) return given;
+  return static_cast<int>(
+      std::max<std::int64_t>(config.training.global_batch_size / data_ranks_of(config), 1));
+}
+
+std::vector<double> memory_caps_of(const ParallelismConfig& parallelism) {
+  const std::vector<double>& caps = parallelism.device_memory_mib;
+  return caps == std::vector<double>{0} ? std::vector<double>{} : caps;
+}
+
+int slices_of(const ParallelismConfig& parallelism) {
+  const SliceSizes& sizes = parallelism.slice_sizes;
+  return sizes.list.empty() ? parallelism.slices : static_cast<int>(sizes.list.size());
+}
+
+std::vector<int> slice_sizes_of(const Config& config) {
+  if (const auto& given = config.parallelism.slice_sizes.list; !given.empty()) return given;
+  const auto sizes =
+      even_slice_sizes(config.training.sequence_length, slices_of(config.parallelism));
+  return {sizes.begin(), sizes.end()};
+}
+
+ModelConfig resolve_model(const ModelConfig& model, int sequence_length) {
+  ModelConfig resolved = model;
+  resolved.kv_heads = kv_heads_of(model);
+  resolved.ffn_dim = ffn_dim_of(model);
+  if (model.norm_epsilon == 0)
+    resolved.norm_epsilon = model.shape == ModelFamily::bert ? 1e-12 : 1e-5;
+  if (model.positions == 0) resolved.positions = sequence_length;
+  return resolved;
+}
+
+Config resolve_config(const Config& config) {
+  Config resolved = config;
+  resolved.model = resolve_model(config.model, config.training.sequence_length);
+  resolved.lr_scheduler.warmup_steps =
+      std::min(config.lr_scheduler.warmup_steps, config.training.steps);
+  ParallelismConfig& parallelism = resolved.parallelism;
+  parallelism.num_microbatches = microbatches_of(config);
+  parallelism.device_memory_mib = memory_caps_of(config.parallelism);
+  parallelism.slices = slices_of(config.parallelism);
+  if (parallelism.slices > 1 && parallelism.slice_sizes.rule != SliceRule::balanced)
+    parallelism.slice_sizes = {SliceRule::list, slice_sizes_of(config)};
+  if (parallelism.pipeline_parallel_schedule_csv.empty() && parallelism.stages_per_device == 0)
+    parallelism.stages_per_device =
+        find_generator(parallelism.pipeline_parallel_schedule).knobs.default_stages_per_device;
+  return resolved;
+}
+
+std::vector<std::string> config_notes(const Config& config) {
+  const std::int64_t warmup = config.lr_scheduler.warmup_steps, steps = config.training.steps;
+  if (warmup <= steps) return {};
+  return {fmt::format(
+      "lr_scheduler.warmup_steps is {} and training.steps is {}: the warm-up is shortened to {} "
+      "steps",
+      warmup, steps, steps)};
+}
+
+}  // namespace sluice

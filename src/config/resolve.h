@@ -1,0 +1,24 @@
+// Works out the values that a configuration leaves open. Values that it gives stay as they are.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "config/config.h"
+
+namespace sluice {
+
+// A copy in which every value is worked out. `sequence_length` is training.sequence_length.
+ModelConfig resolve_model(const ModelConfig& model, int sequence_length);
+
+int kv_heads_of(const ModelConfig& model);
+int ffn_dim_of(const ModelConfig& model);
+std::int64_t data_ranks_of(const Config& config);
+int microbatches_of(const Config& config);  // of one pipeline
+// In MiB: of every device, or one per device; empty: none.
+std::vector<double> memory_caps_of(const ParallelismConfig& parallelism);
+int slices_of(const ParallelismConfig& parallelism);
+// The given sizes, or else even ones.
+std::vector<int> slice_sizes_of(const Config& config);
+
+}  // namespace sluice

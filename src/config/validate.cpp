@@ -1,0 +1,445 @@
+// What the table cannot say: values that must fit together.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+
+#include "base/error.h"
+#include "base/names.h"
+#include "base/text.h"
+#include "config/config.h"
+#include "config/resolve.h"
+#include "schedule/generators/generator.h"
+
+namespace sluice {
+namespace {
+
+constexpr int kByteTokens = 257;  // of the byte tokenizer
+
+constexpr std::int64_t kMaxRanks = 1 << 20;
+
+std::int64_t sum(const std::vector<int>& list) {
+  return std::accumulate(list.begin(), list.end(), std::int64_t{0});
+}
+
+class Problems {
+ public:
+  template <typename... Args>
+  void add(fmt::format_string<Args...> text, Args&&... args) {
+    lines_.push_back(fmt::format(text, std::forward<Args>(args)...));
+  }
+  std::vector<std::string> take() { return std::move(lines_); }
+
+ private:
+  std::vector<std::string> lines_;
+};
+
+void check_rope(const ModelConfig& model, Problems& problems) {
+  if (model.rope_scaling == RopeScalingKind::llama3) {
+    if (model.shape != ModelFamily::llama)
+      problems.add(
+          "model.rope_scaling is llama3 and model.shape is {}: only llama has rotary positions; "
+          "leave the key out or use llama",
+          model.shape);
+    if (model.rope_high_freq_factor <= model.rope_low_freq_factor)
+      problems.add(
+          "model.rope_high_freq_factor is {}: needs to be above model.rope_low_freq_factor {}",
+          number(model.rope_high_freq_factor), number(model.rope_low_freq_factor));
+    return;
+  }
+  const ModelConfig usual;
+  const auto check = [&](const char* key, double value, double otherwise) {
+    if (value != otherwise)
+      problems.add(
+          "model.{} is {} and model.rope_scaling is none: it has no effect; set model.rope_scaling "
+          "= llama3, or leave the key out",
+          key, number(value));
+  };
+  check("rope_factor", model.rope_factor, usual.rope_factor);
+  check("rope_low_freq_factor", model.rope_low_freq_factor, usual.rope_low_freq_factor);
+  check("rope_high_freq_factor", model.rope_high_freq_factor, usual.rope_high_freq_factor);
+  check("rope_original_positions", model.rope_original_positions, usual.rope_original_positions);
+}
+
+void check_model(const Config& config, Problems& problems) {
+  const ModelConfig& model = config.model;
+  const int kv_heads = kv_heads_of(model);
+  const int length = config.training.sequence_length;
+  check_rope(model, problems);
+  if (model.dim % model.heads != 0)
+    problems.add("model.heads is {}: does not divide model.dim {}; change one of them", model.heads,
+                 model.dim);
+  else if (model.shape == ModelFamily::llama && model.dim / model.heads % 2 != 0)
+    problems.add(
+        "model.heads is {}: each head then has {} dimensions, and rotary positions need an even "
+        "number; change model.heads or model.dim",
+        model.heads, model.dim / model.heads);
+  if (model.heads % kv_heads != 0)
+    problems.add("model.kv_heads is {}: does not divide model.heads {}; change one of them",
+                 kv_heads, model.heads);
+  else if (model.shape != ModelFamily::llama && kv_heads != model.heads)
+    problems.add(
+        "model.kv_heads is {}: {} has one for each of its {} heads; leave the key out or use llama",
+        kv_heads, model.shape, model.heads);
+  if (model.positions != 0 && length > model.positions)
+    problems.add(
+        "training.sequence_length is {}: longer than model.positions {}; use shorter sequences or "
+        "more positions",
+        length, model.positions);
+  const bool masks = model.shape == ModelFamily::bert;
+  const int tokens = masks ? kByteTokens + 1 : kByteTokens;
+  const DataFormat format = config.data.format;
+  const bool is_text =
+      format == DataFormat::text || format == DataFormat::jsonl || format == DataFormat::bytes;
+  if (format == DataFormat::bytes && !config.data.tokenizer.empty())
+    problems.add(
+        "data.format is bytes and data.tokenizer is '{}': raw bytes are their own tokens; leave "
+        "one of them out",
+        config.data.tokenizer);
+  if (is_text && config.data.tokenizer.empty() && model.vocab_size < tokens)
+    problems.add(
+        "model.vocab_size is {}: data.format {} gives bytes, which need {} tokens (256, the end of "
+        "a document{}); use {}",
+        model.vocab_size, config.data.format, tokens, masks ? ", the mask" : "", tokens);
+}
+
+// What tensor ranks divide must divide.
+void check_tensor_ranks(const Config& config, Problems& problems) {
+  const int ranks = config.parallelism.tensor_parallel_degree;
+  const ModelConfig& model = config.model;
+  const int kv_heads = kv_heads_of(model);
+  struct Divided {
+    const char* key;
+    int value;
+  };
+  for (const auto& [key, value] :
+       {Divided{"model.heads", model.heads}, Divided{"model.ffn_dim", ffn_dim_of(model)},
+        Divided{"model.vocab_size", model.vocab_size}})
+    if (value % ranks != 0)
+      problems.add(
+          "{} is {}: does not divide among parallelism.tensor_parallel_degree {} ranks; change one "
+          "of them",
+          key, value, ranks);
+  if (model.heads % ranks == 0 && kv_heads % ranks != 0 && ranks % kv_heads != 0)
+    problems.add(
+        "model.kv_heads is {}: neither a multiple nor a divisor of "
+        "parallelism.tensor_parallel_degree {}; change one of them",
+        kv_heads, ranks);
+  if (!config.parallelism.sequence_parallel_norms || ranks == 1) return;
+  const std::int64_t sequences =
+      config.training.global_batch_size / data_ranks_of(config) / microbatches_of(config);
+  const bool balanced = config.parallelism.slice_sizes.rule == SliceRule::balanced;
+  for (const int tokens :
+       balanced ? std::vector{config.training.sequence_length} : slice_sizes_of(config))
+    if (sequences * tokens % ranks != 0) {
+      problems.add(
+          "parallelism.sequence_parallel_norms is true: a microbatch of {} sequences in slices of "
+          "{} tokens does not divide among {} tensor ranks; change training.sequence_length or "
+          "parallelism.slice_sizes",
+          sequences, tokens, ranks);
+      break;
+    }
+}
+
+// What gradients, weights and states are made of.
+void check_types(const Config& config, Problems& problems) {
+  const OptimizerConfig& optimizer = config.optimizer;
+  const bool narrow_weights = config.training.dtype == NumberType::bfloat16;
+  if (config.training.gradient_dtype == NumberType::bfloat16 && !narrow_weights)
+    problems.add(
+        "training.gradient_dtype is bfloat16: training.dtype is {}, and gradients are no narrower "
+        "than weights; set that to bfloat16, or leave the key out",
+        config.training.dtype);
+  const bool rounds_weights = narrow_weights && !optimizer.master_weights;
+  const bool rounds_states =
+      optimizer.name == OptimizerKind::adamw && optimizer.state_dtype == NumberType::bfloat16;
+  if (optimizer.rounding == Rounding::stochastic && !rounds_weights && !rounds_states)
+    problems.add(
+        "optimizer.rounding is stochastic: {}, so no update is rounded; leave the key out{}",
+        narrow_weights ? "bfloat16 weights have float32 masters and the states are float32"
+                       : "weights and states are float32",
+        narrow_weights ? ", or set optimizer.master_weights = false" : "");
+}
+
+void check_training(const Config& config, Problems& problems) {
+  const int batch = config.training.global_batch_size;
+  const int microbatches = microbatches_of(config);
+  const std::int64_t data = data_ranks_of(config);
+  if (batch % data != 0)
+    problems.add(
+        "training.global_batch_size is {}: does not divide among {} data-parallel copies "
+        "(parallelism.data_parallel_replicate_degree x data_parallel_shard_degree); change one of "
+        "them",
+        batch, data);
+  else if (batch % (data * microbatches) != 0)
+    problems.add(
+        "parallelism.num_microbatches is {}: does not divide training.global_batch_size {}{}; "
+        "change one of them",
+        microbatches, batch,
+        data > 1
+            ? fmt::format(", of which each of {} data-parallel copies takes {}", data, batch / data)
+            : "");
+  check_types(config, problems);
+  if (config.validation.interval > 0 && config.data.validation_fraction == 0)
+    problems.add(
+        "validation.interval is {}: data.validation_fraction is 0, so no data is held out; set it, "
+        "for example to 0.05",
+        config.validation.interval);
+}
+
+void check_mesh(const Config& config, Problems& problems) {
+  const ParallelismConfig& parallelism = config.parallelism;
+  const std::int64_t pipelines = data_ranks_of(config);
+  const std::int64_t each =
+      std::int64_t{parallelism.pipeline_parallel_degree} * parallelism.tensor_parallel_degree;
+  if (pipelines > kMaxRanks / each)
+    problems.add(
+        "the mesh of {} data x {} pipeline x {} tensor ranks is too large: at most {} ranks; lower "
+        "the parallelism degrees",
+        pipelines, parallelism.pipeline_parallel_degree, parallelism.tensor_parallel_degree,
+        kMaxRanks);
+}
+
+void check_slices(const Config& config, Problems& problems) {
+  const ParallelismConfig& parallelism = config.parallelism;
+  const int length = config.training.sequence_length;
+  const int slices = slices_of(parallelism);
+  const std::vector<int>& sizes = parallelism.slice_sizes.list;
+  if (slices > 1 && config.model.shape == ModelFamily::bert)
+    problems.add(
+        "parallelism.slices is {}: bert attends in both directions, so an earlier slice would need "
+        "a later one; use 1",
+        slices);
+  if (!sizes.empty() && parallelism.slices != 1 && parallelism.slices != slices)
+    problems.add("parallelism.slice_sizes names {} slices: parallelism.slices is {}; leave one out",
+                 slices, parallelism.slices);
+  if (!sizes.empty() && sum(sizes) != length)
+    problems.add(
+        "parallelism.slice_sizes sums to {}: training.sequence_length is {}; change one of them",
+        sum(sizes), length);
+  const bool balanced = parallelism.slice_sizes.rule == SliceRule::balanced;
+  if (balanced && slices == 1)
+    problems.add(
+        "parallelism.slice_sizes is balanced and parallelism.slices is 1: set parallelism.slices "
+        "to "
+        "2 or more, or leave the key out");
+  if (!balanced && parallelism.slice_multiple != 0)
+    problems.add(
+        "parallelism.slice_multiple is {} and parallelism.slice_sizes is {}: only balanced slices "
+        "begin at multiples; set slice_sizes = balanced, or leave the key out",
+        parallelism.slice_multiple, parallelism.slice_sizes.rule);
+  if (parallelism.slice_multiple > length)
+    problems.add(
+        "parallelism.slice_multiple is {}: a sequence has {} tokens; use a smaller multiple",
+        parallelism.slice_multiple, length);
+  if (sizes.empty() && slices > length)
+    problems.add("parallelism.slices is {}: a sequence of {} tokens has at most {}", slices, length,
+                 length);
+}
+
+// The schedule's options against what its generator reads.
+void check_knobs(const Generator& generator, const ParallelismConfig& parallelism,
+                 Problems& problems) {
+  const Knobs& knobs = generator.knobs;
+  if (knobs.block)
+    problems.add(
+        "parallelism.pipeline_parallel_schedule is {}: a block of your own is written to CSV by "
+        "sluice schedule; give that as parallelism.pipeline_parallel_schedule_csv",
+        generator.name);
+  if (knobs.memory_cap && parallelism.memory_cap == 0 && memory_caps_of(parallelism).empty())
+    problems.add(
+        "{} needs a cap: set parallelism.device_memory_mib, or parallelism.memory_cap in "
+        "stage-activations per device",
+        generator.name);
+  if (!knobs.memory_cap && parallelism.memory_cap != 0)
+    problems.add("parallelism.memory_cap is {}: {} takes no cap; zb and adaptive-v do",
+                 number(parallelism.memory_cap), generator.name);
+  if (!knobs.slices && slices_of(parallelism) != 1)
+    problems.add(
+        "parallelism.slices is {}: {} does not cut sequences; seq1f1b, zb-v and v-half are among "
+        "those that do",
+        slices_of(parallelism), generator.name);
+  if (!knobs.group_size && parallelism.group_size != 0)
+    problems.add(
+        "parallelism.group_size is {}: {} has no groups of microbatches; interleaved-1f1b, "
+        "interleaved-zb and gis do",
+        parallelism.group_size, generator.name);
+  const int stages = parallelism.stages_per_device;
+  if (!knobs.stages_per_device && stages != 0 && stages != knobs.default_stages_per_device)
+    problems.add("parallelism.stages_per_device is {}: {} always has {}; leave the key out", stages,
+                 generator.name, knobs.default_stages_per_device);
+}
+
+// What can be said of a list of layers before the number of stages is known.
+void check_layer_list(const Config& config, Problems& problems) {
+  const LayersPerStage& split = config.parallelism.layers_per_stage;
+  if (split.rule != LayerRule::list) return;
+  if (sum(split.list) != config.model.layers)
+    problems.add("parallelism.layers_per_stage sums to {}: model.layers is {}; change one of them",
+                 sum(split.list), config.model.layers);
+  for (std::size_t s = 1; s + 1 < split.list.size(); ++s)
+    if (split.list[s] == 0)
+      problems.add(
+          "parallelism.layers_per_stage gives stage {} no layer: only the first and the last, "
+          "which "
+          "hold embedding and head, may have none",
+          s);
+}
+
+void check_caps(const ParallelismConfig& parallelism, Problems& problems) {
+  const std::vector<double> caps = memory_caps_of(parallelism);
+  if (caps.empty()) return;
+  const int devices = parallelism.pipeline_parallel_degree;
+  if (caps.size() > 1 && std::ssize(caps) != devices)
+    problems.add(
+        "parallelism.device_memory_mib lists {} caps, and parallelism.pipeline_parallel_degree is "
+        "{}: give one number, or one per device",
+        caps.size(), devices);
+  for (const double cap : caps)
+    if (cap == 0) {
+      problems.add("parallelism.device_memory_mib has a 0 in its list: each needs to be above 0");
+      break;
+    }
+  if (parallelism.memory_cap != 0)
+    problems.add(
+        "parallelism.memory_cap is {} and parallelism.device_memory_mib is set: both cap the "
+        "memory of a device; leave one out",
+        number(parallelism.memory_cap));
+}
+
+void check_schedule(const Config& config, Problems& problems) {
+  const ParallelismConfig& parallelism = config.parallelism;
+  check_layer_list(config, problems);
+  check_caps(parallelism, problems);
+  if (!parallelism.pipeline_parallel_schedule_csv.empty()) {
+    if (parallelism.memory_cap != 0)
+      problems.add("parallelism.memory_cap is {}: the CSV's order is fixed; leave the key out",
+                   number(parallelism.memory_cap));
+    if (parallelism.stages_per_device != 0)
+      problems.add("parallelism.stages_per_device is {}: the CSV sets it; leave the key out",
+                   parallelism.stages_per_device);
+    if (parallelism.group_size != 0)
+      problems.add("parallelism.group_size is {}: the CSV's order is fixed; leave the key out",
+                   parallelism.group_size);
+    return;
+  }
+  const Generator* generator = nullptr;
+  try {
+    generator = &find_generator(parallelism.pipeline_parallel_schedule);
+  } catch (const UserError& error) {
+    problems.add("parallelism.pipeline_parallel_schedule: {}", error.what());
+    return;
+  }
+  check_knobs(*generator, parallelism, problems);
+  const std::int64_t stages_per_device = parallelism.stages_per_device
+                                             ? parallelism.stages_per_device
+                                             : generator->knobs.default_stages_per_device;
+  if (const std::string problem =
+          layers_problem(config, stages_per_device * parallelism.pipeline_parallel_degree /
+                                     generator->knobs.pipes);
+      !problem.empty())
+    problems.add("{}", problem);
+}
+
+void check_generate(const Config& config, Problems& problems) {
+  if (config.generate.prompt.empty()) return;
+  if (config.checkpoint.folder.empty())
+    problems.add(
+        "generate.prompt is set and checkpoint.folder is empty: the sample comes from the last "
+        "checkpoint; name a folder");
+  if (config.model.shape == ModelFamily::bert)
+    problems.add(
+        "generate.prompt is set: bert fills in masked tokens and cannot continue a text; leave the "
+        "key out");
+  if (config.model.vocab_size > kByteTokens && config.data.tokenizer.empty())
+    problems.add(
+        "generate.prompt is set and model.vocab_size is {}: text is for the byte tokenizer's {} "
+        "tokens; name the model's own, data.tokenizer",
+        config.model.vocab_size, kByteTokens);
+}
+
+void check_cluster(const Config& config, Problems& problems) {
+  const ClusterConfig& cluster = config.cluster;
+  const ParallelismConfig& parallelism = config.parallelism;
+  if (cluster.sms_per_partition > 0 && cluster.partitions == 0)
+    problems.add(
+        "cluster.sms_per_partition is {} and cluster.partitions is 0: set cluster.partitions, too",
+        cluster.sms_per_partition);
+  if (cluster.device == DeviceKind::cpu) {
+    if (cluster.partitions > 0)
+      problems.add(
+          "cluster.partitions is {} and cluster.device is cpu: only a GPU (cuda) is divided",
+          cluster.partitions);
+    if (config.comm.backend == Backend::nccl)
+      problems.add(
+          "comm.backend is nccl and cluster.device is cpu: NCCL is for ranks with a GPU each; set "
+          "cluster.device = cuda, or use mpi");
+    return;
+  }
+  if (config.comm.backend == Backend::nccl) {
+    if (cluster.partitions > 0)
+      problems.add(
+          "cluster.partitions is {} and comm.backend is nccl: there each rank has a whole GPU; "
+          "leave one of them out",
+          cluster.partitions);
+    return;
+  }
+  if (cluster.partitions > 0 && cluster.partitions != parallelism.pipeline_parallel_degree)
+    problems.add(
+        "cluster.partitions is {} and parallelism.pipeline_parallel_degree is {}: each rank of the "
+        "pipeline has one part; make them equal",
+        cluster.partitions, parallelism.pipeline_parallel_degree);
+  if (config.comm.backend == Backend::mpi)
+    problems.add(
+        "cluster.device is cuda and comm.backend is mpi: ranks that share a GPU are threads, and "
+        "ranks with a GPU each use nccl; leave comm.backend out");
+  const int others = parallelism.tensor_parallel_degree *
+                     parallelism.data_parallel_replicate_degree *
+                     parallelism.data_parallel_shard_degree;
+  if (others > 1)
+    problems.add(
+        "cluster.device is cuda with {} ranks beside the pipeline's (tensor x data): on one GPU "
+        "ranks form a pipeline; set the other degrees to 1, or give each rank a GPU (comm.backend "
+        "= nccl)",
+        others);
+}
+
+}  // namespace
+
+std::string layers_problem(const Config& config, std::int64_t stages) {
+  const LayersPerStage& split = config.parallelism.layers_per_stage;
+  const int layers = config.model.layers;
+  if (split.rule == LayerRule::even && layers % stages != 0)
+    return fmt::format(
+        "model.layers is {}: does not divide by the {} stages; change it, or set "
+        "parallelism.layers_per_stage to auto or to a list",
+        layers, stages);
+  if (split.rule == LayerRule::automatic && stages > layers + 2)
+    return fmt::format(
+        "model.layers is {}: too few for {} stages, even with embedding and head as stages of "
+        "their own; use fewer stages",
+        layers, stages);
+  if (split.rule == LayerRule::list && static_cast<std::int64_t>(split.list.size()) != stages)
+    return fmt::format(
+        "parallelism.layers_per_stage has {} numbers, and the schedule has {} stages: give one "
+        "number per stage",
+        split.list.size(), stages);
+  return "";
+}
+
+std::vector<std::string> validate_config(const Config& config) {
+  Problems problems;
+  check_model(config, problems);
+  check_mesh(config, problems);
+  check_tensor_ranks(config, problems);
+  check_training(config, problems);
+  check_slices(config, problems);
+  check_schedule(config, problems);
+  check_generate(config, problems);
+  check_cluster(config, problems);
+  return problems.take();
+}
+
+}  // namespace sluice

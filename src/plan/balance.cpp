@@ -1,0 +1,40 @@
+#include "plan/balance.h"
+
+#include "plan/device_memory.h"
+#include "run/op_costs.h"
+#include "sim/simulate.h"
+
+namespace sluice {
+namespace {
+
+PartWork part_work(const PartTimes& times, const Schedule& schedule) {
+  const bool split = schedule.has(OpKind::I);
+  const auto sum = [&](const PartTimes::Ops& ops) {
+    return ops.f + (split ? ops.i + ops.w : ops.b);
+  };
+  return {sum(times.layer), sum(times.embedding), sum(times.head)};
+}
+
+}  // namespace
+
+PartitionQuery partition_query(const RunPlan& plan, const RunTimes& times) {
+  PartitionQuery query;
+  query.placement = plan.schedule.placement;
+  query.layers = plan.shape.layers;
+  query.work = part_work(times.parts, plan.schedule);
+  query.memory = memory_of_devices(plan);
+  for (const double mebibytes : plan.config.parallelism.device_memory_mib)
+    query.memory_caps.push_back(mebibytes * (1 << 20));
+  return query;
+}
+
+double step_time(const RunPlan& plan, const RunTimes& times,
+                 const std::vector<std::int64_t>& layers) {
+  RunPlan dealt = plan;
+  dealt.layers_per_stage = layers;
+  Costs costs = costs_of_parts(times.parts, dealt);
+  costs.default_link = times.link;
+  return simulate(dealt.schedule, costs).makespan;
+}
+
+}  // namespace sluice

@@ -1,0 +1,17 @@
+// The split of a run's layers over its stages, by what their ops take and keep.
+#pragma once
+
+#include "plan/partition.h"
+#include "plan/run_times.h"
+
+namespace sluice {
+
+// What parallelism.layers_per_stage = auto has to go by, with the memory cap of the configuration.
+// The plan's layers_per_stage means nothing here.
+PartitionQuery partition_query(const RunPlan& plan, const RunTimes& times);
+
+// What the simulator makes of a step with this split: seconds, or the unit of the counts.
+double step_time(const RunPlan& plan, const RunTimes& times,
+                 const std::vector<std::int64_t>& layers);
+
+}  // namespace sluice

@@ -1,0 +1,91 @@
+#include "plan/plan_run.h"
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/text.h"
+#include "config/model.h"
+#include "cost/profiled_slices.h"
+#include "plan/balance.h"
+#include "plan/searched_schedule.h"
+#include "schedule/generators/generator.h"
+
+namespace sluice {
+namespace {
+
+// Slices of as much work: by a profile of at least two slices, else by FLOPs.
+std::vector<std::int64_t> balanced_slices(const Config& config) {
+  const ParallelismConfig& parallelism = config.parallelism;
+  const bool gpu = config.cluster.device == DeviceKind::cuda;
+  const int multiple = parallelism.slice_multiple ? parallelism.slice_multiple : gpu ? 128 : 1;
+  const bool shared = parallelism.sequence_parallel_norms;
+  const BalancedSlicing slicing{.length = config.training.sequence_length,
+                                .slices = parallelism.slices,
+                                .multiple = multiple,
+                                .tensor = shared ? parallelism.tensor_parallel_degree : 1};
+  try {
+    if (!parallelism.costs.empty()) {
+      const Costs profile = stage_costs_from_json(read_text(parallelism.costs, kMaxCostsBytes));
+      if (profile.slice_sizes.size() > 1)
+        return balanced_slice_sizes(fitted_terms(profile, profile.slice_sizes), slicing);
+    }
+    return balanced_slice_sizes(model_shape(config), config.recompute.level, slicing);
+  } catch (const UserError& error) {
+    throw UserError(fmt::format("parallelism.slice_sizes is balanced: {}", error.what()),
+                    error.code());
+  }
+}
+
+}  // namespace
+
+PlannedRun plan_open_run(const Config& config) {
+  if (const auto problems = validate_config(config); !problems.empty())
+    throw UserError(join(problems, "; "));
+  Config resolved = resolve_config(config);
+  if (SliceSizes& sizes = resolved.parallelism.slice_sizes; sizes.rule == SliceRule::balanced) {
+    const std::vector<std::int64_t> balanced = balanced_slices(resolved);
+    sizes = {SliceRule::list, {balanced.begin(), balanced.end()}};
+  }
+  Schedule schedule = first_schedule(resolved);
+  LayersPerStage& layers = resolved.parallelism.layers_per_stage;
+  const LayersPerStage wanted = layers;
+  PlannedRun run;
+  run.notes = config_notes(config);
+  const auto num_stages = static_cast<std::size_t>(schedule.num_stages());
+  if (const std::string problem = layers_problem(resolved, schedule.num_stages()); !problem.empty())
+    throw UserError(problem);
+  layers = {LayerRule::list, std::vector<int>(num_stages, 0)};
+  run.plan = make_plan(resolved, std::move(schedule));
+  run.plan.config.parallelism.layers_per_stage = wanted;
+  run.times = run_times(run.plan);
+  if (!run.times.note.empty()) run.notes.push_back(run.times.note);
+  return run;
+}
+
+PlannedRun plan_run(const Config& config) {
+  PlannedRun run = plan_open_run(config);
+  RunPlan& plan = run.plan;
+  LayersPerStage& layers = plan.config.parallelism.layers_per_stage;
+  switch (layers.rule) {
+    case LayerRule::even:
+      plan.layers_per_stage = even_layers(plan.shape.layers, plan.schedule.num_stages());
+      break;
+    case LayerRule::list:
+      plan.layers_per_stage.assign(layers.list.begin(), layers.list.end());
+      break;
+    case LayerRule::automatic: {
+      PartitionQuery query = partition_query(plan, run.times);
+      // Layers first, by their work alone; the order is then searched under the cap.
+      if (is_searched(plan.config) &&
+          find_generator(plan.config.parallelism.pipeline_parallel_schedule).knobs.memory_cap)
+        query.memory_caps.clear();
+      plan.layers_per_stage = best_partition(query);
+      layers = {LayerRule::list, {plan.layers_per_stage.begin(), plan.layers_per_stage.end()}};
+      break;
+    }
+  }
+  if (is_searched(plan.config)) search_schedule(plan, run.times, run.notes);
+  plan.peak_stash_bytes = predicted_peaks(plan);
+  return run;
+}
+
+}  // namespace sluice

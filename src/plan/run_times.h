@@ -1,0 +1,23 @@
+// How long the parts of a run's model take: by the profile that parallelism.costs names, or else by
+// counting FLOPs.
+#pragma once
+
+#include <string>
+
+#include "cost/part_times.h"
+#include "run/plan.h"
+
+namespace sluice {
+
+struct RunTimes {
+  PartTimes parts;
+  bool measured = false;  // seconds of a microbatch; else FLOPs of one token
+  Link link;              // between devices, of the profile
+  std::string note;       // a remark on the costs file; "": none
+};
+
+// The plan's layers_per_stage means nothing here. Throws UserError for a costs file that is bad, or
+// of another run.
+RunTimes run_times(const RunPlan& plan);
+
+}  // namespace sluice

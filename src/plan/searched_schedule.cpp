@@ -1,0 +1,260 @@
+#include "plan/searched_schedule.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "plan/run_memory.h"
+#include "run/op_costs.h"
+#include "schedule/generators/generator.h"
+#include "schedule/text_format.h"
+#include "schedule/transforms/reductions.h"
+#include "schedule/transforms/split_backward.h"
+#include "schedule/validate.h"
+#include "sim/simulate.h"
+
+namespace sluice {
+namespace {
+
+constexpr double kMebibyte = 1 << 20;
+
+GeneratorOptions generator_options(const ParallelismConfig& parallelism) {
+  GeneratorOptions options;
+  options.devices = parallelism.pipeline_parallel_degree;
+  options.microbatches = parallelism.num_microbatches;
+  options.stages_per_device = parallelism.stages_per_device;
+  options.group_size = parallelism.group_size;
+  options.slices = parallelism.slices;
+  if (parallelism.memory_cap > 0) options.memory_cap = parallelism.memory_cap;
+  return options;
+}
+
+// With the configuration's slices and backwards, and with what running it takes.
+Schedule lowered(const Config& config, Schedule schedule) {
+  const ParallelismConfig& parallelism = config.parallelism;
+  const std::vector<int>& sizes = parallelism.slice_sizes.list;
+  if (schedule.num_slices > 1 && schedule.slice_sizes.empty())
+    schedule.slice_sizes.assign(sizes.begin(), sizes.end());
+  if (parallelism.fuse_backward) schedule = fuse_backward(pull_weight_gradients(schedule));
+  Validation validation = validate(schedule);
+  if (!validation.valid())
+    throw UserError(fmt::format("{} is not a valid schedule: {}", schedule.name,
+                                validation.problems.front().line()),
+                    ExitCode::invalid_schedule);
+  return mesh_of(config).data() > 1 ? add_reductions(validation.lowered)
+                                    : std::move(validation.lowered);
+}
+
+const Generator& generator_of(const Config& config) {
+  return find_generator(config.parallelism.pipeline_parallel_schedule);
+}
+
+bool has_caps(const Config& config) { return !config.parallelism.device_memory_mib.empty(); }
+
+double cap_of(const RunPlan& plan, std::size_t device) {
+  const std::vector<double>& caps = plan.config.parallelism.device_memory_mib;
+  return kMebibyte * caps[caps.size() == 1 ? 0 : device];
+}
+
+// The time of each stage's ops on a whole microbatch.
+std::vector<OpTimes> stage_times(const RunPlan& plan, const PartTimes& times) {
+  std::vector<OpTimes> out;
+  for (int stage = 0; stage < plan.schedule.num_stages(); ++stage) {
+    const auto time = [&](double PartTimes::Ops::*op) {
+      return Parts{times.layer.*op, times.embedding.*op, times.head.*op}.of(plan.layers_of(stage));
+    };
+    out.push_back({time(&PartTimes::Ops::f), time(&PartTimes::Ops::i), time(&PartTimes::Ops::w)});
+  }
+  return out;
+}
+
+// An order, and what it takes.
+struct Candidate {
+  RunPlan plan;
+  double makespan = 0;
+  double over = 0;  // bytes that the worst device needs beyond its cap; at most 0: it fits
+};
+
+class Search {
+ public:
+  Search(const RunPlan& plan, const RunTimes& times)
+      : plan_(plan), times_(times), options_(generator_options(plan.config.parallelism)) {
+    options_.stage_times = stage_times(plan, times.parts);
+    if (times.link.bytes_per_time > 0 || times.link.latency > 0)
+      options_.comm = search_times(costs_of(plan)).comm;
+  }
+
+  // The order under caps of so many stage-activations (none: as configured); nothing where the
+  // generator finds none that fits them.
+  std::optional<Candidate> with_caps(const std::vector<double>& activations) const {
+    GeneratorOptions options = options_;
+    if (!activations.empty())
+      options.memory_cap = *std::min_element(activations.begin(), activations.end());
+    return made_by(generator_of(plan_.config), options);
+  }
+
+  std::optional<Candidate> made_by(const Generator& generator,
+                                   const GeneratorOptions& options) const {
+    try {
+      Candidate made{.plan = plan_};
+      made.plan.schedule = lowered(plan_.config, generate_schedule(generator, options));
+      price(made);
+      return made;
+    } catch (const UserError&) {
+      return std::nullopt;
+    }
+  }
+
+  const GeneratorOptions& options() const { return options_; }
+
+ private:
+  Costs costs_of(const RunPlan& plan) const {
+    Costs costs = costs_of_parts(times_.parts, plan);
+    costs.default_link = times_.link;
+    return costs;
+  }
+
+  void price(Candidate& made) const {
+    const Simulation simulation = simulate(made.plan.schedule, costs_of(made.plan));
+    made.makespan = simulation.makespan;
+    made.plan.peak_stash_bytes = predicted_peaks(made.plan);
+    if (!has_caps(plan_.config)) return;
+    const std::vector<RankMemory> ranks = memory_by_rank(made.plan);
+    made.over = -std::numeric_limits<double>::infinity();
+    for (std::size_t d = 0; d < ranks.size(); ++d)
+      made.over = std::max(made.over, static_cast<double>(ranks[d].total()) - cap_of(plan_, d));
+  }
+
+  const RunPlan& plan_;
+  const RunTimes& times_;
+  GeneratorOptions options_;
+};
+
+// Stage-activations that each device could hold if all that its cap leaves were for them, at most
+// those of all microbatches.
+std::vector<double> most_activations(const Candidate& loose) {
+  const RunPlan& plan = loose.plan;
+  const std::vector<RankMemory> ranks = memory_by_rank(plan);
+  const Costs bytes = byte_costs(plan);
+  std::vector<double> out;
+  for (std::size_t d = 0; d < ranks.size(); ++d) {
+    double least = std::numeric_limits<double>::infinity();  // of one activation
+    for (const int stage : ranks[d].stages) {
+      double activation = 0;
+      for (int slice = 0; slice < plan.schedule.num_slices; ++slice)
+        activation += bytes.at(stage, slice).after_f;
+      least = std::min(least, std::max(activation, 1.0));
+    }
+    const double left = cap_of(plan, d) - static_cast<double>(ranks[d].total() - ranks[d].stash);
+    const auto all = static_cast<double>(ranks[d].stages.size()) * plan.schedule.num_microbatches;
+    out.push_back(std::clamp(left / least, 0.0, all));
+  }
+  return out;
+}
+
+// The fixed orders that share adaptive-v's placement: whichever fits, adaptive-v is no slower.
+constexpr std::array kFixedOrders = {"v-min", "v-half", "zb-v"};
+
+[[noreturn]] void throw_too_small(const RunPlan& plan, double over) {
+  const std::vector<double>& caps = plan.config.parallelism.device_memory_mib;
+  const double raise = std::ceil(over / kMebibyte * 100) / 100;
+  const std::string& name = plan.config.parallelism.pipeline_parallel_schedule;
+  if (caps.size() > 1)
+    throw user_error(
+        "parallelism.device_memory_mib lists {} caps: no order of {} fits them; each has to be "
+        "{:.6g} MiB larger",
+        caps.size(), name, raise);
+  throw user_error(
+      "parallelism.device_memory_mib is {:.6g}: no order of {} fits; the least possible is {:.6g}",
+      caps[0], name, std::ceil((caps[0] + over / kMebibyte) * 100) / 100);
+}
+
+// The fastest order within the caps. More activations never make it slower, so their number is
+// searched by halving.
+Candidate best_under_caps(const RunPlan& plan, const Search& search) {
+  std::optional<Candidate> best;
+  double least_over = std::numeric_limits<double>::infinity();
+  const auto consider = [&](std::optional<Candidate> made) {
+    if (!made) return false;
+    least_over = std::min(least_over, made->over);
+    if (made->over > 0) return false;
+    if (!best || made->makespan < best->makespan) best = std::move(made);
+    return true;
+  };
+  const Generator& generator = generator_of(plan.config);
+  const auto all = static_cast<double>(plan.schedule.num_microbatches) *
+                   generator.knobs.default_stages_per_device;
+  const std::optional<Candidate> loose = search.with_caps({all});
+  SLUICE_CHECK(loose, "{} finds no order without a cap", generator.name);
+  consider(loose);
+  if (!best) {
+    constexpr int kSteps = 32;
+    const std::vector<double> most = most_activations(*loose);
+    const auto scaled = [&](int step) {
+      std::vector<double> caps;
+      for (const double cap : most)
+        caps.push_back(std::max(cap * step / kSteps, 1.0));
+      return caps;
+    };
+    int fits = 0, too_many = kSteps + 1;
+    while (too_many - fits > 1) {
+      const int middle = (fits + too_many) / 2;
+      (consider(search.with_caps(scaled(middle))) ? fits : too_many) = middle;
+    }
+  }
+  if (generator.name == std::string_view("adaptive-v"))
+    for (const char* name : kFixedOrders) {
+      GeneratorOptions options = search.options();
+      options.memory_cap = {};
+      options.stage_times = {};
+      consider(search.made_by(find_generator(name), options));
+    }
+  if (!best) throw_too_small(plan, least_over);
+  return std::move(*best);
+}
+
+}  // namespace
+
+bool is_searched(const Config& config) {
+  return config.parallelism.pipeline_parallel_schedule_csv.empty() &&
+         generator_of(config).knobs.times;
+}
+
+Schedule first_schedule(const Config& config) {
+  const std::string& csv = config.parallelism.pipeline_parallel_schedule_csv;
+  if (!csv.empty()) return lowered(config, read_schedule_file(csv));
+  const Generator& generator = generator_of(config);
+  GeneratorOptions options = generator_options(config.parallelism);
+  if (generator.knobs.memory_cap && has_caps(config))
+    options.memory_cap = static_cast<double>(options.microbatches) *
+                         generator.knobs.default_stages_per_device;
+  return lowered(config, generate_schedule(generator, options));
+}
+
+std::vector<std::int64_t> predicted_peaks(const RunPlan& plan) {
+  std::vector<std::int64_t> peaks;
+  for (const DeviceResult& device : simulate(plan.schedule, byte_costs(plan)).devices)
+    peaks.push_back(static_cast<std::int64_t>(device.peak_bytes));
+  return peaks;
+}
+
+void search_schedule(RunPlan& plan, const RunTimes& times, std::vector<std::string>& notes) {
+  const Search search(plan, times);
+  const Generator& generator = generator_of(plan.config);
+  if (!generator.knobs.memory_cap || !has_caps(plan.config)) {
+    if (auto found = search.with_caps({})) plan.schedule = std::move(found->plan.schedule);
+    return;
+  }
+  Candidate best = best_under_caps(plan, search);
+  Schedule& chosen = best.plan.schedule;
+  if (chosen.name != generator.name)
+    notes.push_back(
+        fmt::format("{}: the order of {} is the fastest that fits", generator.name, chosen.name));
+  plan.schedule = std::move(chosen);
+}
+
+}  // namespace sluice

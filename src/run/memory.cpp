@@ -1,0 +1,45 @@
+#include "run/memory.h"
+
+#include "cost/buffers.h"
+
+namespace sluice {
+
+WeightBytes weight_bytes(const RunPlan& plan, std::span<const int> stages) {
+  constexpr std::int64_t kFloat = 4;
+  const OptimizerConfig& optimizer = plan.config.optimizer;
+  std::int64_t count = 0, sharded = 0;
+  for (const int stage : stages)
+    for (const ParameterShape& parameter : stage_parameters(plan.shape, plan.layers_of(stage))) {
+      count += parameter.count(plan.mesh.tensor);
+      sharded += parameter.shard_count(plan.mesh.tensor, plan.mesh.shard);
+    }
+  const bool masters = optimizer.master_weights && plan.element_bytes() < kFloat;
+  const std::int64_t moments =
+      (optimizer.name == OptimizerKind::adamw ? 2 : 0) * bytes_of(optimizer.state_dtype);
+  return {.weights = count * plan.element_bytes(),
+          .gradients = count * plan.gradient_bytes(),
+          .optimizer = sharded * (moments + (masters ? kFloat : 0)),
+          .kept = sharded * (moments + (masters ? kFloat : plan.element_bytes()))};
+}
+
+BesideWeights beside_weights(const RunPlan& plan, const WeightBytes& held) {
+  BesideWeights bytes;
+  if (const std::int64_t data = plan.mesh.data(); data > 1)
+    bytes.reduction = held.gradients + held.gradients / data * (data - 1);
+  if (plan.config.parallelism.deferred_validation) bytes.rollback = held.kept;
+  return bytes;
+}
+
+std::int64_t boundary_bytes(const RunPlan& plan, std::int64_t tokens) {
+  const bool share = plan.sequence_norms() || plan.scatter();
+  return (share ? tokens / plan.mesh.tensor : tokens) * plan.shape.dim * plan.element_bytes();
+}
+
+std::vector<std::int64_t> buffer_bytes(const RunPlan& plan) {
+  std::vector<std::int64_t> slices;
+  for (int slice = 0; slice < plan.schedule.num_slices; ++slice)
+    slices.push_back(boundary_bytes(plan, plan.slice_tokens(slice)));
+  return peak_buffer_bytes(plan.schedule, slices);
+}
+
+}  // namespace sluice

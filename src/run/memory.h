@@ -1,0 +1,36 @@
+// What the ranks of a run hold, as far as that follows from the plan without simulating it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "run/plan.h"
+
+namespace sluice {
+
+// What a rank with these stages, all different, holds from start to end; `optimizer` is moments and
+// masters.
+struct WeightBytes {
+  std::int64_t weights = 0, gradients = 0, optimizer = 0;
+  // What Optimizer::keep() copies: of the rows that the rank updates, masters or else weights, and
+  // moments.
+  std::int64_t kept = 0;
+
+  std::int64_t total() const { return weights + gradients + optimizer; }
+};
+WeightBytes weight_bytes(const RunPlan& plan, std::span<const int> stages);
+
+// What the same rank needs beside them.
+struct BesideWeights {
+  std::int64_t reduction = 0;  // all gradients packed to be sent, and others' pieces of its own
+  std::int64_t rollback = 0;   // the copy that deferred validation keeps
+};
+BesideWeights beside_weights(const RunPlan& plan, const WeightBytes& held);
+
+// What a rank sends to the next stage of so many tokens.
+std::int64_t boundary_bytes(const RunPlan& plan, std::int64_t tokens);
+
+// By device: what its tensors between stages take at most (cost/buffers.h).
+std::vector<std::int64_t> buffer_bytes(const RunPlan& plan);
+
+}  // namespace sluice

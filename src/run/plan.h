@@ -1,0 +1,73 @@
+// The run plan: what a training run is, as one value. Made once from a configuration; memory,
+// traffic, work and time are functions of it, the planner searches over it, and the trainer carries
+// it out. It is pure: nothing that can be known before a run needs torch.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "config/config.h"
+#include "cost/measured_on.h"
+#include "cost/parameters.h"
+#include "run/mesh_shape.h"
+#include "schedule/schedule.h"
+
+namespace sluice {
+
+struct RunPlan {
+  Config config;  // resolved
+  ModelShape shape;
+  MeshShape mesh;     // its pipeline is the schedule's
+  Schedule schedule;  // lowered and proved; more than one slice: with the sizes of all
+  std::vector<std::int64_t> layers_per_stage;  // sums to shape.layers
+  // What each device stashes at its peak, as the simulator predicts it (plan/plan_run.h). Empty:
+  // not predicted.
+  std::vector<std::int64_t> peak_stash_bytes;
+
+  // Sequences of a microbatch.
+  std::int64_t sequences() const;
+  // Where the slices of a sequence begin and end: {0, length} for a whole one.
+  std::vector<std::int64_t> slice_bounds() const;
+  // Tokens of a slice over all sequences of a microbatch.
+  std::int64_t slice_tokens(int slice) const;
+  StageLayers layers_of(int stage) const;
+  // The stages of a device, ascending, each once: with two pipes it may hold both copies of one.
+  std::vector<int> stages_of(int device) const;
+
+  RecomputeLevel recompute() const { return config.recompute.level; }
+  bool sliced() const { return schedule.num_slices > 1; }
+  std::int64_t element_bytes() const { return bytes_of(config.training.dtype); }
+  std::int64_t gradient_bytes() const { return bytes_of(config.training.gradient_dtype); }
+  bool on_gpu() const { return config.cluster.device == DeviceKind::cuda; }
+  // Tensor ranks divide the tokens between the matmuls.
+  bool sequence_norms() const {
+    return config.parallelism.sequence_parallel_norms && mesh.tensor > 1;
+  }
+  // Of so many tokens, those that a tensor rank has between the matmuls. REQUIRES: they divide.
+  std::int64_t own_tokens(std::int64_t tokens) const {
+    return sequence_norms() ? tokens / mesh.tensor : tokens;
+  }
+  // Tensor ranks divide what is sent to the next stage.
+  bool scatter() const { return config.parallelism.scatter_gather && mesh.tensor > 1; }
+  // The head adds to its weights' gradients in F. With deferred validation a forward may run before
+  // the step before is settled, so it must not touch the gradients.
+  bool head_in_forward() const {
+    return on_gpu() && mesh.tensor == 1 && !config.parallelism.deferred_validation;
+  }
+};
+
+// The plan of a resolved configuration for a schedule that was lowered and proved. Throws UserError
+// where they do not fit: microbatches, devices, stages, slices, or a schedule that the trainer
+// cannot run. REQUIRES: layers_per_stage is even or a list; resolve `auto` before calling this.
+RunPlan make_plan(const Config& config, Schedule lowered);
+
+// Layers dealt evenly: the first (layers mod stages) stages get one more. Throws UserError when a
+// stage would have none.
+std::vector<std::int64_t> even_layers(std::int64_t layers, int stages);
+
+MeshShape mesh_of(const Config& config);
+
+// What a profile of this run is measured on.
+MeasuredOn measured_on(const RunPlan& plan);
+
+}  // namespace sluice

@@ -1,0 +1,149 @@
+#include "run/step_traffic.h"
+
+#include "run/memory.h"
+
+namespace sluice {
+namespace {
+
+// Elements that pass between tensor ranks for one slice of T tokens, in units of T dim (t - 1) / t:
+// a sum is two of them, or one where the result is divided; putting something together is one.
+struct Units {
+  std::int64_t sum = 2, gather = 0;
+};
+
+Units units_of(const RunPlan& plan) { return plan.sequence_norms() ? Units{1, 1} : Units{2, 0}; }
+
+// What a block's I computes again of its forward.
+std::int64_t restored(const RunPlan& plan) {
+  const Units unit = units_of(plan);
+  std::int64_t units = 0;
+  if (plan.recompute() >= RecomputeLevel::mlp) units += unit.gather;  // the up projection's input
+  if (plan.recompute() >= RecomputeLevel::all_but_attention)
+    units += unit.gather + unit.sum + (plan.shape.encoder() ? unit.sum : 0);
+  return units;
+}
+
+std::int64_t block_units(const RunPlan& plan, OpKind kind) {
+  const Units unit = units_of(plan);
+  const std::int64_t products = 2 * unit.gather + 2 * unit.sum;  // attention's and the MLP's
+  switch (kind) {
+    case OpKind::F: return products;
+    case OpKind::I: return products + restored(plan);
+    // The inputs again; and, where I did not keep them, the output gradients.
+    case OpKind::B: return products + restored(plan) + 2 * unit.gather;
+    case OpKind::W: return 4 * unit.gather;
+    default: return 0;
+  }
+}
+
+std::int64_t embedding_units(const RunPlan& plan, OpKind kind) {
+  const Units unit = units_of(plan);
+  const std::int64_t again = plan.shape.encoder() ? unit.sum : 0;  // looked up for its norm
+  switch (kind) {
+    case OpKind::F: return unit.sum;
+    case OpKind::I: return again;
+    case OpKind::B: return again + unit.gather;
+    case OpKind::W: return unit.gather;
+    default: return 0;
+  }
+}
+
+std::int64_t head_units(const RunPlan& plan, OpKind kind) {
+  const Units unit = units_of(plan);
+  if (kind == OpKind::F) return unit.gather + unit.sum;
+  return gives_weight_gradient(kind) ? unit.gather : 0;
+}
+
+// Elements of a stage's weights that every tensor rank holds and sees in part.
+std::int64_t shared_elements(const RunPlan& plan, int stage) {
+  std::int64_t count = 0;
+  for (const ParameterShape& p : stage_parameters(plan.shape, plan.layers_of(stage))) {
+    const bool bias_of_columns = p.name.ends_with("out.bias") || p.name.ends_with("down.bias");
+    if (p.divided < 0 && !bias_of_columns) count += p.count();
+  }
+  return count;
+}
+
+// Likewise of heads of keys and values, of which there are fewer than ranks.
+std::int64_t repeated_elements(const RunPlan& plan, int stage) {
+  std::int64_t count = 0;
+  for (const ParameterShape& p : stage_parameters(plan.shape, plan.layers_of(stage)))
+    if (p.divided == 0 && p.least_rows > 1) count += p.count(plan.mesh.tensor);
+  return count;
+}
+
+// Gradients to the data rank that adds them up, and the sums to those that update the same rows;
+// updated rows to those that did not.
+void add_data_traffic(const RunPlan& plan, int stage, std::int64_t data_rank, Traffic& traffic) {
+  const std::int64_t data = plan.mesh.shard * plan.mesh.replicate;
+  const std::int64_t shard = data_rank % plan.mesh.shard, replica = data_rank / plan.mesh.shard;
+  const auto count = [](BlockRows rows) { return rows.end - rows.begin; };
+  for (const ParameterShape& p : stage_parameters(plan.shape, plan.layers_of(stage))) {
+    const std::int64_t rows = p.rows(plan.mesh.tensor), width = p.count(plan.mesh.tensor) / rows;
+    const std::int64_t summed =
+        count(share_rows(rows, shard * plan.mesh.replicate + replica, data)) * width;
+    traffic.add(TrafficClass::gradient, rows * width - summed + summed * (plan.mesh.replicate - 1));
+    traffic.add(TrafficClass::parameter,
+                count(share_rows(rows, shard, plan.mesh.shard)) * width * (plan.mesh.shard - 1));
+  }
+}
+
+// A tied head's gradient and the lookup's, where they are on different devices: the rows that the
+// rank updates. Likewise every weight of a stage that two pipes keep on different devices.
+void add_copies_traffic(const RunPlan& plan, const Placement& placement, int stage,
+                        std::int64_t data_rank, Traffic& traffic) {
+  const bool two_pipes =
+      placement.num_pipes() > 1 && placement.device_of(0, stage) != placement.device_of(1, stage);
+  const bool tied = plan.shape.tied_embeddings &&
+                    placement.device_of(0, 0) != placement.device_of(0, placement.num_stages() - 1);
+  for (const ParameterShape& p : stage_parameters(plan.shape, plan.layers_of(stage))) {
+    const std::int64_t rows = p.rows(plan.mesh.tensor), width = p.count(plan.mesh.tensor) / rows;
+    const BlockRows own = share_rows(rows, data_rank % plan.mesh.shard, plan.mesh.shard);
+    const std::int64_t elements = (own.end - own.begin) * width;
+    if (two_pipes) traffic.add(TrafficClass::gradient, elements);
+    if (tied && (p.name == "embedding.weight" || p.name == "head.weight"))
+      traffic.add(TrafficClass::embedding, elements);
+  }
+}
+
+}  // namespace
+
+Traffic step_traffic(const RunPlan& plan, int device, int data_rank) {
+  const Schedule& lowered = plan.schedule;
+  Traffic traffic;
+  const std::int64_t t = plan.mesh.tensor;
+  for (const Op& op : lowered.programs[static_cast<std::size_t>(device)]) {
+    if (!has_microbatch(op.kind)) continue;
+    const std::int64_t tokens = plan.slice_tokens(op.slice);
+    const std::int64_t unit = tokens * plan.shape.dim * (t - 1) / t;
+    if (is_send(op.kind)) {
+      traffic.add(TrafficClass::boundary, boundary_bytes(plan, tokens) / plan.element_bytes());
+    } else if (is_recv(op.kind)) {
+      if (plan.scatter() && !plan.sequence_norms())
+        traffic.add(TrafficClass::boundary_gather, unit);
+    } else {
+      const StageLayers layers = plan.layers_of(op.stage);
+      traffic.add(TrafficClass::tensor_layer,
+                  (layers.end - layers.first) * block_units(plan, op.kind) * unit);
+      if (layers.embedding)
+        traffic.add(TrafficClass::embedding, embedding_units(plan, op.kind) * unit);
+      if (layers.head) {
+        traffic.add(TrafficClass::loss, head_units(plan, op.kind) * unit);
+        // Of each token: a log-sum-exp and the target's logit.
+        if (op.kind == OpKind::F) traffic.add(TrafficClass::loss, 2 * tokens * (t - 1));
+      }
+    }
+  }
+  for (const int stage : plan.stages_of(device)) {
+    if (plan.sequence_norms())
+      traffic.add(TrafficClass::norm, (t - 1) * shared_elements(plan, stage));
+    add_data_traffic(plan, stage, data_rank, traffic);
+    add_copies_traffic(plan, lowered.placement, stage, data_rank, traffic);
+    if (t > plan.shape.kv_heads)
+      traffic.add(TrafficClass::norm,
+                  (t / plan.shape.kv_heads - 1) * repeated_elements(plan, stage));
+  }
+  return traffic;
+}
+
+}  // namespace sluice

@@ -1,0 +1,52 @@
+#include "runtime/deferral.h"
+
+#include <cmath>
+#include <utility>
+
+namespace sluice {
+
+UserError diverged(std::int64_t step, const std::string& what) {
+  return UserError(
+      fmt::format("step {}: {}: training has diverged; lower optimizer.lr, warm up longer "
+                  "(lr_scheduler.warmup_steps) or clip (training.max_norm), and start again; if "
+                  "the last checkpoint diverges again, go back with train --rollback 1",
+                  step, what),
+      ExitCode::diverged);
+}
+
+double Deferral::scale_of(const StepTotals& totals) const {
+  return clip_scale(totals.gradient_norm(), plan_.config.training.max_norm);
+}
+
+void Deferral::update(const StepResult& result, double scale) {
+  optimizer_.step(result.number, result.learning_rate, scale);
+  data_parallel_.gather_values(weights_);
+}
+
+void Deferral::begin(StepResult result, DeviceTotals mine) {
+  totals_.begin(std::move(mine));
+  if (deferred()) {
+    optimizer_.keep();
+    update(result, 1);
+  }
+  open_ = std::move(result);
+}
+
+StepResult Deferral::close(const StepTotals& totals) {
+  StepResult result = *std::exchange(open_, std::nullopt);
+  result.loss = totals.loss;
+  result.gradient_norm = totals.gradient_norm();
+  result.stop = totals.stop > 0;
+  const double scale = scale_of(totals);
+  if (deferred() && (scale != 1 || !totals.finite())) optimizer_.restore();
+  if (!totals.finite()) {
+    if (deferred()) data_parallel_.gather_values(weights_);
+    throw diverged(result.number,
+                   fmt::format("the loss is {} and the gradient norm {}", std::abs(result.loss),
+                               std::abs(result.gradient_norm)));
+  }
+  if (!deferred() || scale != 1) update(result, scale);
+  return result;
+}
+
+}  // namespace sluice

@@ -1,0 +1,58 @@
+// The update of a step. It follows when the step's totals (loss, gradient norm) are known; with
+// deferred validation it comes first, as if there were nothing to clip, and is corrected when they
+// are known.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "optim/data_parallel.h"
+#include "optim/gradient_norm.h"
+#include "optim/optimizer.h"
+#include "run/plan.h"
+#include "runtime/step_result.h"
+
+namespace sluice {
+
+class Deferral {
+ public:
+  // All outlive it.
+  Deferral(const RunPlan& plan, Optimizer& optimizer, DataParallel& data_parallel,
+           const std::vector<Weight>& weights, TotalsChain& totals)
+      : plan_(plan),
+        optimizer_(optimizer),
+        data_parallel_(data_parallel),
+        weights_(weights),
+        totals_(totals) {}
+
+  // A step whose totals are not known yet, with what is known of it; null: none.
+  const StepResult* open() const { return open_ ? &*open_ : nullptr; }
+
+  // Opens a step. Does not wait for its totals. REQUIRES: none is open; the gradients are summed.
+  void begin(StepResult result, DeviceTotals mine);
+  // Passes on totals that have arrived in the meantime. Does not block.
+  void poll() {
+    if (open_) totals_.poll();
+  }
+  // Whether totals leave the update of the open step as it was made.
+  bool stands(const StepTotals& totals) const { return totals.finite() && scale_of(totals) == 1; }
+  // Ends the open step: leaves the weights as these totals want them. Throws UserError (diverged)
+  // with the weights as they were before the step.
+  StepResult close(const StepTotals& totals);
+  // The same; blocks until the totals are known.
+  StepResult close() { return close(totals_.finish()); }
+
+ private:
+  bool deferred() const { return plan_.config.parallelism.deferred_validation; }
+  double scale_of(const StepTotals& totals) const;
+  void update(const StepResult& result, double scale);
+
+  const RunPlan& plan_;
+  Optimizer& optimizer_;
+  DataParallel& data_parallel_;
+  const std::vector<Weight>& weights_;
+  TotalsChain& totals_;
+  std::optional<StepResult> open_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,26 @@
+// What a training step gave, on one rank.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/error.h"
+#include "runtime/executor.h"
+
+namespace sluice {
+
+struct StepResult {
+  std::int64_t number = 0;
+  double loss = 0;           // mean over all target tokens of the global batch
+  double gradient_norm = 0;  // before clipping
+  double learning_rate = 0;
+  std::int64_t num_targets = 0;  // tokens with a loss in the global batch
+  double squared_lengths = 0;    // of its documents (GlobalBatch)
+  ExecutedStep executed;         // this rank's
+  bool stop = false;             // some rank was asked to stop before the end of the step
+};
+
+// The error of a run in which a number is no longer finite; `what` says which.
+UserError diverged(std::int64_t step, const std::string& what);
+
+}  // namespace sluice
