@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "base/names.h"
+#include "base/text.h"
 #include "comm/threads/threads.h"
 #include "cost/flops.h"
 #include "cuda/device.h"
@@ -38,7 +39,7 @@ struct Options {
   std::string precision = "bf16";  // bf16: all of it; master: fp32 gradients, masters and moments
   std::string recompute = "none";
   int slices = 1;
-  std::vector<int> slice_sizes;  // empty: equal
+  std::string slice_sizes;  // balanced, or a list; "": even
   double warmup = 5, seconds = 10;
   int steps = 0;  // measured; 0: by time
   std::string schedule;
@@ -92,6 +93,13 @@ class Watch {
   std::thread thread_;
 };
 
+std::vector<int> list_of(const std::string& text) {
+  std::vector<int> list;
+  for (const std::string_view part : split(text, ','))
+    list.push_back(std::stoi(std::string(part)));
+  return list;
+}
+
 RunPlan plan_of(const Options& options) {
   const auto level = named<RecomputeLevel>(options.recompute);
   if (!level) throw user_error("--recompute is '{}': no such level", options.recompute);
@@ -114,8 +122,10 @@ RunPlan plan_of(const Options& options) {
                                                                      : "1f1b";
   parallelism.num_microbatches = options.microbatches;
   parallelism.slices = options.slices;
-  if (!options.slice_sizes.empty())
-    parallelism.slice_sizes = {SliceRule::list, options.slice_sizes};
+  if (options.slice_sizes == "balanced")
+    parallelism.slice_sizes.rule = SliceRule::balanced;
+  else if (!options.slice_sizes.empty())
+    parallelism.slice_sizes = {SliceRule::list, list_of(options.slice_sizes)};
   config.cluster = {.device = DeviceKind::cuda,
                     .partitions = options.partitions,
                     .sms_per_partition = options.sms};
@@ -270,8 +280,8 @@ void report(const Options& options) {
       static_cast<double>(result.memory_peak) / (1 << 30), result.clock_and_power[0],
       result.clock_and_power[1], result.issue * 1e3);
   if (options.packed) line += fmt::format(R"(, "long_document": {})", options.long_document);
-  if (!options.slice_sizes.empty())
-    line += fmt::format(R"(, "slice_sizes": [{}])", fmt::join(options.slice_sizes, ", "));
+  if (plan.sliced())
+    line += fmt::format(R"(, "slice_sizes": [{}])", fmt::join(plan.schedule.slice_sizes, ", "));
   if (options.partitions > 0) {
     const Simulation predicted = simulate(plan.schedule, *result.costs);
     line += fmt::format(
@@ -297,7 +307,7 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"bf16", "master"}));
   app.add_option("--recompute", options.recompute);
   app.add_option("--slices", options.slices);
-  app.add_option("--slice-sizes", options.slice_sizes, "tokens of each")->delimiter(',');
+  app.add_option("--slice-sizes", options.slice_sizes, "tokens of each, or balanced");
   app.add_option("--warmup", options.warmup, "seconds of steps before");
   app.add_option("--seconds", options.seconds, "seconds of measured steps");
   app.add_option("--steps", options.steps, "so many measured steps instead");
