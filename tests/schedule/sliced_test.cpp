@@ -37,5 +37,22 @@ TEST(Sliced, GpipeHasTeraPipesBubbleAndHoldsEveryMicrobatch) {
         }
 }
 
+TEST(Sliced, VMinHasThePeakOfItsFormulaAndNoLongerBubbleThanWithoutSlices) {
+  for (int p = 1; p <= 9; ++p)
+    for (int m = 1; m <= 2 * p + 1; m += p > 4 ? 2 : 1) {
+      const Simulation whole = priced(generate_schedule("v-min", sized(p, m, 1)));
+      for (int k = 2; k <= 5; ++k) {
+        SCOPED_TRACE(fmt::format("p={} m={} k={}", p, m, k));
+        const Simulation result = priced(generate_schedule("v-min", sized(p, m, k)));
+        const double peak = (2.0 * ((p + 4) / 3) + 2 * (k - 1)) / k;
+        EXPECT_LE(result.max_peak, peak + 1e-9);
+        if (m >= p) {
+          EXPECT_NEAR(result.max_peak, peak, 1e-9);
+        }
+        EXPECT_LE(result.span, whole.span + 1e-9);
+      }
+    }
+}
+
 }  // namespace
 }  // namespace sluice
