@@ -30,10 +30,10 @@ Schedule make_schedule(const Config& config) {
     options.microbatches = parallelism.num_microbatches;
     options.stages_per_device = parallelism.stages_per_device;
     options.slices = parallelism.slices;
+    if (parallelism.slices > 1)
+      options.slice_sizes.assign(parallelism.slice_sizes.begin(), parallelism.slice_sizes.end());
     if (parallelism.memory_cap > 0) options.memory_cap = parallelism.memory_cap;
     schedule = generate_schedule(parallelism.pipeline_parallel_schedule, options);
-    if (schedule.num_slices > 1)
-      schedule.slice_sizes.assign(parallelism.slice_sizes.begin(), parallelism.slice_sizes.end());
   }
   if (parallelism.fuse_backward) schedule = fuse_backward(pull_weight_gradients(schedule));
   Validation validation = validate(schedule);

@@ -84,6 +84,7 @@ void run(Flags& flags, ExitCode& exit_code) {
 
   GeneratorOptions& options = flags.generator;
   options.slices = flags.slices.slices;
+  options.slice_sizes = flags.slices.sizes;
   options.times = flags.pricing.times;
   options.comm = flags.pricing.comm;
   options.keep_after_i = flags.pricing.keep_after_i;
@@ -94,7 +95,6 @@ void run(Flags& flags, ExitCode& exit_code) {
   if (flags.backward == "fused") schedule = fuse_backward(schedule);
   if (flags.backward != "split" && flags.backward != "fused" && !flags.backward.empty())
     throw user_error("--backward is '{}': needs split or fused", flags.backward);
-  schedule.slice_sizes = flags.slices.sizes;
   if (flags.reduce) schedule = add_reductions(schedule);
   PricedSchedule priced = price({.schedule = std::move(schedule),
                                  .pricing = flags.pricing,

@@ -131,7 +131,12 @@ Schedule generate_schedule(const Generator& generator, GeneratorOptions options)
         "{:.3g} can be held; use fewer microbatches",
         options.devices, options.stages_per_device, options.microbatches, options.slices, ops,
         kMaxOps);
-  return generator.generate(options);
+  SLUICE_CHECK(options.slice_sizes.empty() ||
+                   options.slice_sizes.size() == static_cast<std::size_t>(options.slices),
+               "{} sizes for {} slices", options.slice_sizes.size(), options.slices);
+  Schedule schedule = generator.generate(options);
+  schedule.slice_sizes = options.slice_sizes;
+  return schedule;
 }
 
 Schedule generate_schedule(std::string_view name, const GeneratorOptions& options) {
