@@ -101,6 +101,8 @@ void run(Flags& flags, ExitCode& exit_code) {
                                  .tokens = flags.slices.stated_tokens(),
                                  .buffers = flags.buffers,
                                  .timeline = flags.timeline || draws(format)});
+  if (generator.block) priced.block = bound_of(generator.block(options), priced.schedule);
+  priced.describe_block = generator.knobs.block;
   if (flags.lowered)
     priced.schedule = format == Format::torch_csv && priced.validation.valid()
                           ? lower_for_torch(priced.schedule)

@@ -61,6 +61,8 @@ struct Knobs {
   bool times = false;       // the order depends on what ops cost
 };
 
+struct BuildingBlock;
+
 struct Generator {
   std::string_view name;
   std::vector<std::string_view> aliases;  // PyTorch's class names
@@ -69,6 +71,8 @@ struct Generator {
   std::string_view memory;                // peak stage-activations
   Knobs knobs;
   Schedule (*generate)(const GeneratorOptions&);
+  // The building block that it repeats; null where the order does not come from one.
+  BuildingBlock (*block)(const GeneratorOptions&) = nullptr;
 };
 
 // A memory cap under which a generator finds no order.
