@@ -35,6 +35,11 @@ std::vector<Variant> variants(const ComparisonRequest& request) {
       if (request.memory_cap > 0) caps = {request.memory_cap};
       for (const double cap : caps)
         out.push_back({generator, 1, cap});
+      if (!knobs.slices || slices == 1) continue;
+      // In flight are k-1 slices more than there were microbatches, each 1/k of one.
+      for (const double cap : caps)
+        out.push_back(
+            {generator, slices, request.memory_cap > 0 ? cap : (cap + slices - 1) / slices});
     } else if (knobs.slices) {
       // Unsliced, the Seq1F1B family is 1F1B, interleaved 1F1B and ZB-H1's like.
       if (!generator->name.starts_with("seq")) out.push_back({generator});
@@ -115,6 +120,7 @@ ComparedRow price_variant(const ComparisonRequest& request, const Variant& varia
   options.devices = request.devices;
   options.microbatches = request.microbatches;
   options.slices = variant.slices;
+  if (variant.slices > 1) options.slice_sizes = request.slices.sizes;
   options.comm = pricing.comm;
   options.keep_after_i = pricing.keep_after_i;
   options.stages_per_device = stages_of(request, variant.generator->knobs);
@@ -124,7 +130,6 @@ ComparedRow price_variant(const ComparisonRequest& request, const Variant& varia
   Schedule schedule = request.profile
                           ? generate_with_profile(*variant.generator, options, *request.profile)
                           : generate_schedule(*variant.generator, options);
-  if (variant.slices > 1) schedule.slice_sizes = request.slices.sizes;
   const Validation validation = validate(schedule);
   if (!validation.valid())
     throw UserError(validation.problems.front().line(), ExitCode::invalid_schedule);

@@ -90,6 +90,26 @@ std::string numbers_json(const std::vector<double>& values) {
   return out + "]";
 }
 
+std::string block_json(const BlockBound& bound) {
+  std::string lifespans;
+  for (std::size_t d = 0; d < bound.lifespans.size(); ++d)
+    lifespans += fmt::format("{}[{}]", d ? "," : "", fmt::join(bound.lifespans[d], ","));
+  return fmt::format("{{\"period\":{},\"lifespans\":[{}],\"peak_bound\":{}}}", bound.period,
+                     lifespans, number(bound.peak));
+}
+
+std::string block_line(const BlockBound& bound) {
+  constexpr std::size_t kMostChunks = 4;
+  const std::vector<int>& spans = bound.lifespans[static_cast<std::size_t>(bound.device)];
+  std::vector<int> shown(spans.begin(), spans.begin() + static_cast<std::ptrdiff_t>(
+                                                            std::min(spans.size(), kMostChunks)));
+  return fmt::format(
+      "building block of period {}: at most {} stage-activations, from {} of {}{} slots on device "
+      "{}\n",
+      bound.period, number(bound.peak), spans.size() > 1 ? "lifespans" : "a lifespan",
+      fmt::join(shown, " + "), shown.size() < spans.size() ? " + ..." : "", bound.device);
+}
+
 std::string reductions_json(const Timeline& timeline) {
   std::string out = ",\n  \"reductions\": [";
   for (std::size_t d = 0; d < timeline.devices.size(); ++d) {
@@ -335,6 +355,7 @@ std::string result_json(const PricedSchedule& priced, bool timeline) {
       field("max_peak_bytes", number(sim.max_peak_bytes));
     }
   }
+  if (priced.block) field("block", block_json(*priced.block));
   field("receive_buffers", fmt::format("[{}]", fmt::join(priced.validation.receive_buffers, ",")));
   std::string placement;
   for (int d = 0; d < s.num_devices(); ++d)
@@ -374,8 +395,10 @@ std::string render(const PricedSchedule& priced, Format format, bool timeline, b
   if (format == Format::svg) return render_svg(drawn);
   if (format == Format::html) return render_html(drawn);
   if (format == Format::chrome) return render_chrome(drawn);
-  if (!to_terminal) return render_grid(drawn, {});
-  return render_grid(drawn, {.width = terminal_width(), .colour = colour_wanted()});
+  const std::string grid =
+      to_terminal ? render_grid(drawn, {.width = terminal_width(), .colour = colour_wanted()})
+                  : render_grid(drawn, {});
+  return priced.describe_block ? grid + block_line(*priced.block) : grid;
 }
 
 std::string problem_lines(const Validation& validation, std::size_t most) {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cli/options.h"
+#include "schedule/generators/block_bound.h"
 #include "schedule/validate.h"
 #include "sim/simulate.h"
 
@@ -34,11 +35,13 @@ struct PricedSchedule {
   Schedule schedule;
   Validation validation;
   std::optional<Simulation> simulation;
-  bool seconds = false;            // times are seconds
-  std::string model;               // of --model; else ""
-  OpTimes times;                   // of a stage's ops, with a model
-  std::vector<double> contention;  // of the costs
-  std::string note;                // on the costs file, for standard error; else ""
+  bool seconds = false;             // times are seconds
+  std::string model;                // of --model; else ""
+  OpTimes times;                    // of a stage's ops, with a model
+  std::vector<double> contention;   // of the costs
+  std::string note;                 // on the costs file, for standard error; else ""
+  std::optional<BlockBound> block;  // of a schedule that comes from a building block
+  bool describe_block = false;      // in a line under the grid, too
 };
 
 // "8 devices, 16 stages, 16 microbatches; makespan 113 (15.0% idle), span 113, bubble 17 (...),

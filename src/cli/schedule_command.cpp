@@ -86,6 +86,7 @@ void run(Flags& flags, ExitCode& exit_code) {
 
   GeneratorOptions& options = flags.generator;
   options.slices = flags.slices.slices;
+  options.slice_sizes = flags.slices.sizes;
   options.times = flags.pricing.times;
   options.comm = flags.pricing.comm;
   options.keep_after_i = flags.pricing.keep_after_i;
@@ -96,13 +97,14 @@ void run(Flags& flags, ExitCode& exit_code) {
   if (flags.backward == "fused") schedule = fuse_backward(schedule);
   if (flags.backward != "split" && flags.backward != "fused" && !flags.backward.empty())
     throw user_error("--backward is '{}': needs split or fused", flags.backward);
-  schedule.slice_sizes = flags.slices.sizes;
   if (flags.reduce) schedule = add_reductions(schedule);
   PricedSchedule priced = price({.schedule = std::move(schedule),
                                  .pricing = flags.pricing,
                                  .tokens = flags.slices.stated_tokens(),
                                  .buffers = flags.buffers,
                                  .timeline = flags.timeline || draws(format)});
+  if (generator.block) priced.block = bound_of(generator.block(options), priced.schedule);
+  priced.describe_block = generator.knobs.block;
   if (flags.lowered)
     priced.schedule = format == Format::torch_csv && priced.validation.valid()
                           ? lower_for_torch(priced.schedule)

@@ -29,16 +29,17 @@ GeneratorOptions generator_options(const ParallelismConfig& parallelism) {
   options.stages_per_device = parallelism.stages_per_device;
   options.group_size = parallelism.group_size;
   options.slices = parallelism.slices;
+  if (parallelism.slices > 1) {
+    const std::vector<int>& sizes = parallelism.slice_sizes.list;
+    options.slice_sizes.assign(sizes.begin(), sizes.end());
+  }
   if (parallelism.memory_cap > 0) options.memory_cap = parallelism.memory_cap;
   return options;
 }
 
-// With the configuration's slices and backwards, and with what running it takes.
+// With the configuration's backwards, and with what running it takes.
 Schedule lowered(const Config& config, Schedule schedule) {
   const ParallelismConfig& parallelism = config.parallelism;
-  const std::vector<int>& sizes = parallelism.slice_sizes.list;
-  if (schedule.num_slices > 1 && schedule.slice_sizes.empty())
-    schedule.slice_sizes.assign(sizes.begin(), sizes.end());
   if (parallelism.fuse_backward) schedule = fuse_backward(pull_weight_gradients(schedule));
   Validation validation = validate(schedule);
   if (!validation.valid())
@@ -230,8 +231,8 @@ Schedule first_schedule(const Config& config) {
   const Generator& generator = generator_of(config);
   GeneratorOptions options = generator_options(config.parallelism);
   if (generator.knobs.memory_cap && has_caps(config))
-    options.memory_cap = static_cast<double>(options.microbatches) *
-                         generator.knobs.default_stages_per_device;
+    options.memory_cap =
+        static_cast<double>(options.microbatches) * generator.knobs.default_stages_per_device;
   return lowered(config, generate_schedule(generator, options));
 }
 

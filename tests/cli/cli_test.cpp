@@ -78,6 +78,23 @@ TEST(Cli, JsonHasEveryFieldOfTheContract) {
   EXPECT_FALSE(json_of("schedule 1f1b --devices 2 --microbatches 2").contains("timeline"));
 }
 
+TEST(Cli, ABuildingBlockSaysWhatPeakItsLifespansImply) {
+  const Json half = json_of("schedule v-half --devices 4 --microbatches 8");
+  EXPECT_EQ(half["block"]["period"], 6);
+  EXPECT_EQ(half["block"]["lifespans"].size(), 4u);
+  EXPECT_EQ(half["block"]["lifespans"][0], Json({30, 6}));
+  EXPECT_EQ(half["block"]["peak_bound"], half["max_peak"]);
+  const std::string block = SLUICE_SOURCE_DIR "/examples/block-v-half.toml";
+  const std::string own = "schedule block --devices 4 --microbatches 8 --block " + block;
+  EXPECT_EQ(json_of(own)["block"], half["block"]);
+  EXPECT_NE(run_sluice(own).out.find("\nbuilding block of period 6: at most 6 stage-activations, "
+                                     "from lifespans of 30 + 6 slots on device 0\n"),
+            std::string::npos);
+  EXPECT_EQ(run_sluice("schedule v-half -d 4 -m 8").out.find("building block"), std::string::npos);
+  for (const char* name : {"1f1b", "zb-v"})
+    EXPECT_FALSE(json_of(fmt::format("schedule {} -d 4 -m 8", name)).contains("block")) << name;
+}
+
 TEST(Cli, ListNamesEverySchedule) {
   const Ran ran = run_sluice("schedule --list");
   EXPECT_EQ(ran.code, 0);

@@ -163,18 +163,19 @@ TEST(AdaptiveV, OneSlowStageIsSearchedAsSuch) {
 
 TEST(AdaptiveVOrder, BlocksRepeatIntoCompleteOrdersOfTheirPeak) {
   for (int p = 1; p <= 6; ++p) {
-    vee::Player player(p, 2 * p, {std::vector<double>(static_cast<std::size_t>(6 * p), 1.0), 0});
+    vee::Player player(p, 2 * p, vee::Units({1}, 2 * p),
+                       {std::vector<double>(static_cast<std::size_t>(6 * p), 1.0), 0});
     std::vector<int> slots;
     const auto blocks = vee::make_blocks(p, 1);
     EXPECT_FALSE(blocks.empty());
     for (const vee::Block& block : blocks) {
-      const vee::Order order = vee::repeat(block, 2 * p);
+      const vee::Order order = vee::repeat(block, 0, 2 * p);
       for (int d = 0; d < p; ++d)
         for (const vee::Letter letter : vee::kLetters)
           EXPECT_EQ(std::ranges::count(order.row(d), letter), 2 * p);
       EXPECT_TRUE(player.squeeze(order, slots));
-      if (vee::peak_of(block, 1) <= 2 * p) {
-        EXPECT_EQ(vee::peak_of(order, 1), vee::peak_of(block, 1));
+      if (vee::peak_of(block, 0, 1) <= 2 * p) {
+        EXPECT_EQ(vee::peak_of(order, 1), vee::peak_of(block, 0, 1));
       }
     }
   }
@@ -183,7 +184,7 @@ TEST(AdaptiveVOrder, BlocksRepeatIntoCompleteOrdersOfTheirPeak) {
 TEST(AdaptiveVPlayer, RefusesAnOrderThatBlocks) {
   vee::Order order(1, 1);
   order.letters = {vee::F1, vee::F0, vee::I1, vee::I0, vee::W1, vee::W0};
-  vee::Player player(1, 1, {std::vector<double>(6, 1.0), 0});
+  vee::Player player(1, 1, vee::Units({1}, 1), {std::vector<double>(6, 1.0), 0});
   std::vector<int> slots;
   EXPECT_FALSE(player.squeeze(order, slots));
 }
@@ -194,14 +195,15 @@ TEST(AdaptiveVPlayer, FillsAGapOnlyWhereTheStashHasRoom) {
   order.letters = {vee::F0, vee::F1, vee::F0, vee::F1, vee::I1, vee::W1, vee::I0, vee::W0,
                    vee::I1, vee::W1, vee::I0, vee::W0, vee::F0, vee::F1, vee::F0, vee::F1,
                    vee::I1, vee::W1, vee::I0, vee::W0, vee::I1, vee::W1, vee::I0, vee::W0};
-  vee::Player player(2, 2, {std::vector<double>(12, 1.0), 0});
+  vee::Player player(2, 2, vee::Units({1}, 2), {std::vector<double>(12, 1.0), 0});
   vee::Played played{vee::Order(2, 2), 0};
-  ASSERT_TRUE(player.play(order, {.limit = 4, .patience = 1, .give_up = 100}, played));
+  const std::vector<double> ample(2, 4.0), scarce(2, 1.0);
+  ASSERT_TRUE(player.play(order, {.limits = ample, .patience = 1, .give_up = 100}, played));
   EXPECT_EQ(played.order.row(0)[1], vee::F0);
   const double span = played.span;
-  ASSERT_TRUE(player.play(order, {.limit = 1, .patience = 1, .give_up = 100}, played));
+  ASSERT_TRUE(player.play(order, {.limits = scarce, .patience = 1, .give_up = 100}, played));
   EXPECT_EQ(played.order.row(0)[1], vee::F1) << "no room for a second forward";
-  EXPECT_FALSE(player.play(order, {.limit = 4, .patience = 1, .give_up = span - 1}, played));
+  EXPECT_FALSE(player.play(order, {.limits = ample, .patience = 1, .give_up = span - 1}, played));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "cost/costs.h"
+#include "schedule/generators/block_bound.h"
 #include "schedule/generators/generator.h"
 #include "schedule/generators/slice_v.h"
 #include "schedule/validate.h"
@@ -191,23 +192,52 @@ TEST(BuildingBlock, AnyLegalBlockGivesAValidOrderWithinItsLifespans) {
     const BuildingBlock block = random_block(random);
     ASSERT_EQ(block_problem(block), "") << n;
     const int m = 1 + static_cast<int>(random() % 20);
+    const int k = 1 + static_cast<int>(random() % 4);
     const Schedule schedule =
-        schedule_from_passes("block", block.placement, m, 1, order_from_block(block, m));
+        schedule_from_passes("block", block.placement, m, k, order_from_block(block, m, k));
     const Validation validation = validate(schedule);
     ASSERT_TRUE(validation.valid()) << n << ": " << validation.problems[0].line();
-    if (!block.fused && block.weight.empty()) continue;
-    int most = 0;
-    for (int d = 0; d < block.placement.num_devices(); ++d) {
-      int peak = 0;
-      for (const int s : block.placement.stages_of(d)) {
-        const auto stage = static_cast<std::size_t>(s);
-        const int end = block.fused ? block.backward[stage] + 2 : block.weight[stage] + 1;
-        peak += (end - block.forward[stage] + block.period - 1) / block.period;
-      }
-      most = std::max(most, peak);
-    }
-    EXPECT_LE(at_unit_times(schedule).max_peak, most) << n;
+    EXPECT_LE(at_unit_times(schedule).max_peak, bound_of(block, schedule).peak + 1e-9) << n;
   }
+}
+
+BlockBound bound_of(const char* name, const GeneratorOptions& options) {
+  const Generator& generator = find_generator(name);
+  return bound_of(generator.block(options), generate_schedule(generator, options));
+}
+
+TEST(BlockBound, IsTheExactPeakOfVHalfAndVZbAndOneTooHighForVMinUnlessPMod3Is2) {
+  for (int p = 2; p <= 24; ++p) {
+    const GeneratorOptions options = sized(p, 2 * p);
+    const auto peak = [&](const char* name) {
+      return at_unit_times(generate_schedule(name, options)).max_peak;
+    };
+    EXPECT_EQ(bound_of("v-half", options).peak, peak("v-half")) << p;
+    EXPECT_EQ(bound_of("v-zb", options).peak, peak("v-zb")) << p;
+    EXPECT_EQ(bound_of("v-min", options).peak, peak("v-min") + (p % 3 == 2 ? 0 : 1)) << p;
+    EXPECT_EQ(bound_of("1f1b-v", options).peak, peak("1f1b-v")) << p;
+  }
+}
+
+TEST(BlockBound, LifespansOfVZbSumTo12PMinus2OnEveryDevice) {
+  for (int p = 2; p <= 8; ++p)
+    for (const std::vector<int>& lifespans : bound_of("v-zb", sized(p, p)).lifespans)
+      EXPECT_EQ(lifespans[0] + lifespans[1], 12 * p - 2) << p;
+}
+
+TEST(BlockBound, IsNeverExceededByAnyNumberOfMicrobatchesAndSlices) {
+  for (const char* name : {"v-min", "v-half", "v-zb", "1f1b-v"})
+    for (int p = 1; p <= 7; ++p)
+      for (int m = 1; m <= 3 * p; m += 2)
+        for (const std::vector<std::int64_t>& sizes : std::vector<std::vector<std::int64_t>>{
+                 {1}, {1, 1}, {1, 1, 1}, {5, 3}, {3000, 1000, 96}, {1, 9, 4, 2}}) {
+          GeneratorOptions options = sized(p, m, static_cast<int>(sizes.size()));
+          if (!find_generator(name).knobs.slices && options.slices > 1) continue;
+          options.slice_sizes = sizes;
+          const Schedule schedule = generate_schedule(name, options);
+          EXPECT_LE(at_unit_times(schedule).max_peak, bound_of(name, options).peak + 1e-9)
+              << name << ' ' << p << ' ' << m << ' ' << sizes.size() << ' ' << sizes[0];
+        }
 }
 
 TEST(VFamily, EveryBlockIsLegalUpTo64Devices) {

@@ -132,5 +132,71 @@ TEST(CappedGenerators, NeverExceedTheCap) {
         }
 }
 
+Simulation priced_as(const GeneratorOptions& options, const Schedule& schedule) {
+  const Validation validation = validate(schedule);
+  EXPECT_TRUE(validation.valid()) << validation.problems.front().line();
+  return simulate(schedule, unit_costs(schedule, options.times, options.comm, options.keep_after_i),
+                  {.keep_after_i = options.keep_after_i});
+}
+
+// Under caps from too low to more than enough.
+void expect_promises_of_slices(GeneratorOptions options) {
+  GeneratorOptions whole = options;
+  whole.slices = 1;
+  whole.slice_sizes.clear();
+  for (double cap = 1; cap <= 2 * options.devices + 1; cap += 1.25) {
+    SCOPED_TRACE(fmt::format("cap={}", cap));
+    options.memory_cap = whole.memory_cap = cap;
+    Simulation sliced, unsliced;
+    try {
+      sliced = priced_as(options, generate_schedule("adaptive-v", options));
+    } catch (const CapTooLow& error) {
+      EXPECT_THROW(generate_schedule("adaptive-v", whole), CapTooLow) << "fits without slices";
+      ASSERT_GT(error.enough, cap);
+      options.memory_cap = cap = error.enough;
+      sliced = priced_as(options, generate_schedule("adaptive-v", options));
+    }
+    EXPECT_LE(sliced.max_peak, cap * (1 + 1e-9));
+    try {
+      unsliced = priced_as(whole, generate_schedule("adaptive-v", whole));
+    } catch (const CapTooLow&) {
+      continue;
+    }
+    // A short first slice lets the next device start early, and then wait.
+    if (options.slice_sizes.empty()) {
+      EXPECT_LE(sliced.span, unsliced.span * (1 + 1e-9));
+    }
+  }
+}
+
+TEST(CappedGenerators, KeepTheCapWithSlicesAndAreNoSlowerThanWithoutThem) {
+  struct Case {
+    OpTimes times;
+    double comm;
+    double keep_after_i;
+  };
+  const std::vector<Case> cases = {
+      {{1, 1, 1}, 0, 1}, {{3, 4, 2}, 0.3, 1}, {{2, 1, 3}, 0, 0.5}, {{1, 1, 1}, 0, 0}};
+  const std::vector<std::vector<std::int64_t>> cuts = {
+      {1, 1}, {1, 1, 1}, {1, 1, 1, 1}, {5, 3}, {3000, 1000, 96}};
+  for (const Case& c : cases)
+    for (const auto& cut : cuts)
+      for (int p = 1; p <= 5; ++p)
+        for (const int m : {1, p + 1, 2 * p + 1}) {
+          GeneratorOptions options;
+          options.devices = p;
+          options.microbatches = m;
+          options.slices = static_cast<int>(cut.size());
+          if (cut[0] > 1) options.slice_sizes = cut;
+          options.times = c.times;
+          options.comm = c.comm;
+          options.keep_after_i = c.keep_after_i;
+          SCOPED_TRACE(fmt::format("p={} m={} k={} first={} F={} keep={}", p, m, cut.size(), cut[0],
+                                   c.times.f, c.keep_after_i));
+          expect_promises_of_slices(options);
+          if (HasFailure()) return;  // one size is enough to see why
+        }
+}
+
 }  // namespace
 }  // namespace sluice

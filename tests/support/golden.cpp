@@ -77,8 +77,8 @@ Request parse_request(std::string_view text) {
       o.times = {times[0], times[1], times[2]};
     } else if (flag == "--slice-sizes") {
       for (const double size : reals(value))
-        request.slice_sizes.push_back(static_cast<std::int64_t>(size));
-      o.slices = static_cast<int>(request.slice_sizes.size());
+        o.slice_sizes.push_back(static_cast<std::int64_t>(size));
+      o.slices = static_cast<int>(o.slice_sizes.size());
     } else {
       SLUICE_CHECK(false, "unknown flag '{}' in '{}'", flag, request.text);
     }
@@ -87,9 +87,7 @@ Request parse_request(std::string_view text) {
 }
 
 Schedule generate(const Request& request) {
-  Schedule schedule = generate_schedule(request.name, request.options);
-  schedule.slice_sizes = request.slice_sizes;
-  return schedule;
+  return generate_schedule(request.name, request.options);
 }
 
 Simulation price(const Request& request, const Schedule& schedule) {

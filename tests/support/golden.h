@@ -17,7 +17,6 @@ struct Request {
   std::string text;
   std::string name;
   GeneratorOptions options;
-  std::vector<std::int64_t> slice_sizes;
 };
 Request parse_request(std::string_view text);
 

@@ -17,8 +17,8 @@ int residue(int slot) { return (slot % kPeriod + kPeriod) % kPeriod; }
 // The first slot after `slot` with the given residue.
 int next_slot(int slot, int wanted) { return slot + 1 + residue(wanted - slot - 1); }
 
-// How many microbatches have started a pass by `slot`, where microbatch 0 does so at `start`; may
-// be negative, since microbatches go back for ever.
+// How many units have started a pass by `slot`, where unit 0 does so at `start`; may be negative,
+// since units go back for ever.
 int started_by(int slot, int start) { return (slot - start - residue(slot - start)) / kPeriod + 1; }
 
 // The residues on device 0 (F0 has 0) and how far F0 and I1 advance per hop.
@@ -74,8 +74,20 @@ std::optional<Block> make_block(int devices, const Pattern& pattern) {
 
 }  // namespace
 
-Order::Order(int num_devices, int num_microbatches)
-    : devices(num_devices), microbatches(num_microbatches) {
+Units::Units(const std::vector<std::int64_t>& slice_sizes, int count)
+    : num_slices_(static_cast<int>(slice_sizes.size())) {
+  for (const std::int64_t size : slice_sizes)
+    whole_ += size;
+  share_of_one_ = 1.0 / static_cast<double>(whole_);
+  for (int n = 0; n <= count; ++n) {
+    const int slice = n % num_slices_, mirrored = num_slices_ - 1 - slice;
+    forward_.push_back(slice_sizes[at(slice)]);
+    backward_.push_back(slice_sizes[at(mirrored)]);
+    turned_.push_back(n - slice + mirrored);
+  }
+}
+
+Order::Order(int num_devices, int num_units) : devices(num_devices), units(num_units) {
   letters.resize(static_cast<std::size_t>(devices) * length());
 }
 
@@ -99,15 +111,15 @@ std::vector<Block> make_blocks(int devices, int hop_step) {
   return blocks;
 }
 
-double peak_of(const Block& block, double keep_after_i) {
+double peak_of(const Block& block, int delay, double keep_after_i) {
   double peak = 0;
   for (const auto& start : block)
     for (const Letter forward : {F0, F1}) {
       const int now = start[forward];
       const auto held = [&](Letter f, Letter i, Letter w) {
         const int after_f = started_by(now, start[f]);
-        const int after_i = started_by(now - 1, start[i]);
-        const int after_w = started_by(now - 1, start[w]);
+        const int after_i = started_by(now - 1, start[i]) - delay;
+        const int after_w = started_by(now - 1, start[w]) - delay;
         return Stash{after_f - after_i, after_i - after_w}.size(keep_after_i);
       };
       peak = std::max(peak, held(F0, I0, W0) + held(F1, I1, W1));
@@ -115,20 +127,35 @@ double peak_of(const Block& block, double keep_after_i) {
   return peak;
 }
 
+std::vector<double> peaks_of(const Order& order, const Units& units, double keep_after_i) {
+  std::vector<double> peaks;
+  for (int d = 0; d < order.devices; ++d) {
+    Stash stash;
+    Counts done = {};
+    double peak = 0;
+    for (const Letter letter : order.row(d)) {
+      stash.add(letter, units.size(letter, done[letter]++));
+      if (is_forward(letter)) peak = std::max(peak, stash.size(keep_after_i));
+    }
+    peaks.push_back(peak);
+  }
+  return peaks;
+}
+
 double peak_of(const Order& order, double keep_after_i) {
   double peak = 0;
   for (int d = 0; d < order.devices; ++d) {
     Stash stash;
     for (const Letter letter : order.row(d)) {
-      stash.add(letter);
+      stash.add(letter, 1);
       if (is_forward(letter)) peak = std::max(peak, stash.size(keep_after_i));
     }
   }
   return peak;
 }
 
-Order repeat(const Block& block, int microbatches) {
-  Order order(static_cast<int>(block.size()), microbatches);
+Order repeat(const Block& block, int delay, int units) {
+  Order order(static_cast<int>(block.size()), units);
   for (int d = 0; d < order.devices; ++d) {
     const auto& start = block[static_cast<std::size_t>(d)];
     std::array<Letter, kPeriod> by_residue = {};
@@ -136,20 +163,21 @@ Order repeat(const Block& block, int microbatches) {
     for (const Letter letter : kLetters) {
       const int after = start[letter] - start[F0];
       by_residue[static_cast<std::size_t>(after % kPeriod)] = letter;
-      lag[letter] = after / kPeriod;
+      lag[letter] = after / kPeriod + (is_forward(letter) ? 0 : delay);
     }
     auto out = order.row(d).begin();
     for (int period = 0; out != order.row(d).end(); ++period)
       for (const Letter letter : by_residue) {
-        const int microbatch = period - lag[letter];
-        if (microbatch >= 0 && microbatch < microbatches) *out++ = letter;
+        const int unit = period - lag[letter];
+        if (unit >= 0 && unit < units) *out++ = letter;
       }
   }
   return order;
 }
 
-void rewrite_warm_up(Order& order, int limit) {
+void rewrite_warm_up(Order& order, int delay, std::span<const int> limits) {
   for (int d = 0; d < order.devices; ++d) {
+    const int limit = limits[static_cast<std::size_t>(d)];
     const auto row = order.row(d);
     const auto end = std::find(row.begin(), row.end(), I0);
     Counts left = {};
@@ -163,7 +191,7 @@ void rewrite_warm_up(Order& order, int limit) {
       *out++ = letter;
       return true;
     };
-    int room_f1 = std::min(d + 1, limit / 2);
+    int room_f1 = std::min(d + 1 + delay, limit / 2);
     int room_f0 = limit - room_f1;
     const auto put_f0 = [&] {
       if (room_f0 > 0 && put(F0)) --room_f0;
@@ -173,7 +201,7 @@ void rewrite_warm_up(Order& order, int limit) {
     };
     for (int n = 0; n < 2 * (order.devices - 1 - d); ++n)
       put_f0();
-    for (int n = 0; n <= d; ++n) {
+    for (int n = 0; n <= d + delay; ++n) {
       put_f0();
       put_f1();
     }
@@ -185,15 +213,23 @@ void rewrite_warm_up(Order& order, int limit) {
   }
 }
 
-Order cut(const Order& order, int microbatches) {
-  Order shorter(order.devices, microbatches);
+Order cut(const Order& order, int units) {
+  Order shorter(order.devices, units);
   for (int d = 0; d < order.devices; ++d) {
     Counts seen = {};
     auto out = shorter.row(d).begin();
     for (const Letter letter : order.row(d))
-      if (seen[letter]++ < microbatches) *out++ = letter;
+      if (seen[letter]++ < units) *out++ = letter;
   }
   return shorter;
+}
+
+Order sliced(const Order& order, int num_slices) {
+  Order finer(order.devices, order.units * num_slices);
+  auto out = finer.letters.begin();
+  for (const Letter letter : order.letters)
+    out = std::fill_n(out, num_slices, letter);
+  return finer;
 }
 
 void postpone_weights(Order& order) {
@@ -202,7 +238,8 @@ void postpone_weights(Order& order) {
                           [](Letter letter) { return !is_weight(letter); });
 }
 
-void rewrite_cool_down(Order& order, std::span<const int> slots, int limit) {
+void rewrite_cool_down(Order& order, int delay, std::span<const int> slots,
+                       std::span<const int> limits) {
   struct Placed {
     int slot;
     Letter letter;
@@ -210,17 +247,18 @@ void rewrite_cool_down(Order& order, std::span<const int> slots, int limit) {
   const auto earlier = [](const Placed& a, const Placed& b) { return a.slot < b.slot; };
   const auto length = static_cast<std::size_t>(order.row_length());
   const int devices = order.devices;
-  const int num_i0 = std::min((limit + 1) / 2, order.microbatches);
-  const int num_i1 = std::min(limit - num_i0, order.microbatches);
 
   const auto row0 = order.row(0);
   const auto last_f1 = std::find(row0.rbegin(), row0.rend(), F1);
-  const int turn = slots[static_cast<std::size_t>(row0.rend() - last_f1) - 1];
+  // Where the last unit turns; it is the first slice of its microbatch, and the others go first.
+  const int turn = slots[static_cast<std::size_t>(row0.rend() - last_f1) - 1] + 2 * delay;
 
   std::vector<Placed> kept, wave, merged;
   for (int d = 0; d < devices; ++d) {
     const auto row = order.row(d);
-    const int wanted_i1 = std::min(d + 1, num_i1);
+    const int limit = limits[static_cast<std::size_t>(d)];
+    const int num_i0 = std::min((limit + 1) / 2, order.units);
+    const int wanted_i1 = std::min({d + 1 + delay, limit - num_i0, order.units});
     kept.clear();
     Counts taken = {};
     int last_weight_slot = -1;

@@ -42,9 +42,10 @@ void WakeUps::set(int device, double time) {
   }
 }
 
-Player::Player(int devices, int microbatches, Costs costs)
+Player::Player(int devices, int num_units, Units units, Costs costs)
     : devices_(devices),
-      microbatches_(microbatches),
+      num_units_(num_units),
+      units_(std::move(units)),
       costs_(std::move(costs)),
       work_(at(devices)),
       state_(at(devices)),
@@ -53,7 +54,7 @@ Player::Player(int devices, int microbatches, Costs costs)
   source_.resize(at(passes));
   delay_.resize(at(passes));
   done_.resize(at(passes) + 1);
-  end_.resize(done_.size() * at(microbatches));
+  end_.resize(done_.size() * at(num_units));
   for (int d = 0; d < devices; ++d) {
     const bool last = d == devices - 1;
     // The pass after the last stands for the input data: done from the start, at time 0.
@@ -67,14 +68,14 @@ Player::Player(int devices, int microbatches, Costs costs)
       const int pass = index(d, letter);
       const int source = source_[at(pass)];
       delay_[at(pass)] = source == passes || source / kNumLetters == d ? 0 : costs_.comm;
-      work_[at(d)] += microbatches * costs_.duration[at(pass)];
+      work_[at(d)] += num_units / units_.num_slices() * costs_.duration[at(pass)];
     }
   }
 }
 
 void Player::start(const Order& order) {
   std::fill(done_.begin(), done_.end(), 0);
-  done_.back() = microbatches_;
+  done_.back() = num_units_;
   for (int d = 0; d < devices_; ++d) {
     state_[at(d)] = {};
     state_[at(d)].row = order.row(d).data();
@@ -91,27 +92,39 @@ inline Letter Player::head_letter(Device& device, const int* done) const {
   }
 }
 
+// Which occurrence of its source the next occurrence of a pass waits for.
+inline int Player::needed(int pass) const {
+  return pass == index(0, I1) ? units_.turned(done_[at(pass)]) : done_[at(pass)];
+}
+
 // When the input of the next occurrence of a pass is there; kNever where nobody knows yet, and
 // where all occurrences are done.
 inline double Player::arrival(int pass) const {
-  const int microbatch = done_[at(pass)];
+  const int unit = needed(pass);
   const int source = source_[at(pass)];
-  if (done_[at(source)] <= microbatch) return kNever;
-  return end_[at(source) * at(microbatches_) + at(microbatch)] + delay_[at(pass)];
+  if (done_[at(source)] <= unit) return kNever;
+  return end_[at(source) * at(num_units_) + at(unit)] + delay_[at(pass)];
+}
+
+// Of the next occurrence of a letter.
+inline double Player::duration(int d, Letter letter) const {
+  const int pass = index(d, letter);
+  return costs_.duration[at(pass)] * units_.share(letter, done_[at(pass)]);
 }
 
 // Whether the next occurrence of a forward may run now: between here and its place in the row the
 // device holds one activation more.
-inline bool Player::fits(const Device& device, const int* done, Letter forward,
-                         const FillRules& rules) const {
+inline bool Player::fits(int d, const int* done, Letter forward, const FillRules& rules) const {
+  const Device& device = state_[at(d)];
   auto before = device.before;
   Stash stash = device.stash;
-  stash.add(forward);
+  stash.add(forward, units_.size(forward, done[forward]));
   for (const Letter* letter = device.row + device.head;
-       stash.size(rules.keep_after_i) <= rules.limit; ++letter) {
-    if (before[*letter]++ < done[*letter]) continue;
+       stash.size(rules.keep_after_i) <= rules.limits[at(d)]; ++letter) {
+    const int n = before[*letter]++;
+    if (n < done[*letter]) continue;
     if (*letter == forward) return true;
-    stash.add(*letter);
+    stash.add(*letter, units_.size(*letter, n));
   }
   return false;
 }
@@ -130,7 +143,7 @@ bool Player::squeeze(const Order& order, std::vector<int>& slots) {
       runs[at(d)] = kWaits;
       if (device.head == length) continue;
       const int pass = index(d, device.row[device.head]);
-      if (done_[at(source_[at(pass)])] <= done_[at(pass)]) continue;
+      if (done_[at(source_[at(pass)])] <= needed(pass)) continue;
       runs[at(d)] = pass;
       any = true;
     }
@@ -154,10 +167,10 @@ inline void Player::run(int d, Letter letter, double now, Order& order) {
   else
     device.slack -= now - device.clock;
   const int pass = index(d, letter);
-  device.clock = now + costs_.duration[at(pass)];
-  end_[at(pass) * at(microbatches_) + at(done_[at(pass)]++)] = device.clock;
+  device.clock = now + duration(d, letter);
+  device.stash.add(letter, units_.size(letter, done_[at(pass)]));
+  end_[at(pass) * at(num_units_) + at(done_[at(pass)]++)] = device.clock;
   order.letters[at(d) * at(order.row_length()) + at(device.ran++)] = letter;
-  device.stash.add(letter);
 
   if (is_weight(letter)) return;
   const int next = letter == F0 || letter == I1 ? d + 1 : d - 1;
@@ -179,8 +192,7 @@ inline std::optional<Letter> Player::filler(int d, Letter head, double now, cons
     const double there = arrival(index(d, letter));
     if (there > now)
       next_look = std::min(next_look, there);
-    else if (costs_.duration[at(index(d, letter))] <= gap &&
-             (!is_forward(letter) || fits(state_[at(d)], done, letter, rules)))
+    else if (duration(d, letter) <= gap && (!is_forward(letter) || fits(d, done, letter, rules)))
       return letter;
   }
   return std::nullopt;

@@ -4,23 +4,26 @@
 
 #include <array>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "schedule/generators/adaptive_v_order.h"
 
 namespace sluice::vee {
 
-// What a pass takes: duration[6 * device + letter], and the latency between devices.
+// What a pass takes on a whole microbatch: duration[6 * device + letter], and the latency between
+// devices.
 struct Costs {
   std::vector<double> duration;
   double comm = 0;
 };
 
 struct FillRules {
-  double limit = 0;  // no forward moves up past this much stash
+  std::span<const double> limits;  // per device: no forward moves up past this much stash
   double keep_after_i = 1;
-  double patience = 1;  // a pass may fill a gap of at least 1/patience of its duration
-  double give_up = 0;   // stop once some device's span must be longer than this
+  // A pass may fill a gap of at least 1/patience of its duration; 0: none moves up.
+  double patience = 1;
+  double give_up = 0;  // stop once some device's span must be longer than this
 };
 
 struct Played {
@@ -47,7 +50,8 @@ class WakeUps {
 // Keeps its tables from play to play. Not for use by several threads at once.
 class Player {
  public:
-  Player(int devices, int microbatches, Costs costs);
+  // `units` are good for all of num_units.
+  Player(int devices, int num_units, Units units, Costs costs);
 
   // The slot at which each letter starts where each takes one slot and runs in the order given.
   // False where the order blocks.
@@ -72,20 +76,23 @@ class Player {
   int index(int device, Letter letter) const { return kNumLetters * device + letter; }
   void start(const Order& order);
   Letter head_letter(Device& device, const int* done) const;
+  int needed(int pass) const;
   double arrival(int pass) const;
-  bool fits(const Device& device, const int* done, Letter forward, const FillRules& rules) const;
+  bool fits(int device, const int* done, Letter forward, const FillRules& rules) const;
+  double duration(int device, Letter letter) const;
   void run(int device, Letter letter, double now, Order& order);
   std::optional<Letter> filler(int device, Letter head, double now, const FillRules& rules,
                                double& next_look) const;
 
   int devices_;
-  int microbatches_;
+  int num_units_;
+  Units units_;
   Costs costs_;
   std::vector<int> source_;    // of each pass, the pass it waits for
   std::vector<double> delay_;  // of each pass, the latency of that input
   std::vector<double> work_;   // compute time per device
   std::vector<int> done_;      // passes started, per device and letter
-  std::vector<double> end_;    // per device, letter and microbatch
+  std::vector<double> end_;    // per device, letter and unit
   std::vector<Device> state_;
   WakeUps wake_ups_;
 };

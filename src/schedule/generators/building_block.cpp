@@ -26,10 +26,19 @@ int last_start(const BuildingBlock& block) {
   return last;
 }
 
+// The block with every backward `periods` later. Its slots modulo the period are the same, so that
+// it is as legal.
+BuildingBlock delayed(BuildingBlock block, int periods) {
+  for (std::vector<int>* starts : {&block.backward, &block.weight})
+    for (int& start : *starts)
+      start += periods * block.period;
+  return block;
+}
+
 // The repeated block on slotted time, and the moves that the construction makes on it.
 class Grid {
  public:
-  Grid(const BuildingBlock& block, int num_microbatches);
+  Grid(const BuildingBlock& block, int num_microbatches, int num_slices);
 
   int num_slots() const { return static_cast<int>(cells_[0].size()); }
 
@@ -59,11 +68,15 @@ class Grid {
     friend bool operator==(const Memory&, const Memory&) = default;
   };
 
-  int node(bool backward, int stage, int microbatch) const {
-    return ((backward ? num_stages_ : 0) + stage) * num_microbatches_ + microbatch;
+  int node(bool backward, int stage, int unit) const {
+    return ((backward ? num_stages_ : 0) + stage) * num_units_ + unit;
   }
-  bool is_backward(int node) const { return node >= num_stages_ * num_microbatches_; }
-  int stage(int node) const { return node / num_microbatches_ % num_stages_; }
+  bool is_backward(int node) const { return node >= num_stages_ * num_units_; }
+  int stage(int node) const { return node / num_units_ % num_stages_; }
+  // Backwards take the slices of a microbatch last to first.
+  int slice(int unit, bool backward) const {
+    return backward ? num_slices_ - 1 - unit % num_slices_ : unit % num_slices_;
+  }
   int duration(int node) const { return fused_ && node >= 0 && is_backward(node) ? 2 : 1; }
   int device(int node) const { return placement_.device_of(0, stage(node)); }
 
@@ -79,23 +92,25 @@ class Grid {
 
   const Placement& placement_;
   const int num_stages_;
-  const int num_microbatches_;
+  const int num_slices_;
+  const int num_units_;  // slices of all microbatches
   const bool fused_;
   std::vector<std::vector<int>> cells_;      // [device][slot]
   std::vector<int> start_;                   // slot of each node
   std::vector<std::vector<Memory>> memory_;  // [device][slot], kept up to date by reorder
 };
 
-Grid::Grid(const BuildingBlock& block, int num_microbatches)
+Grid::Grid(const BuildingBlock& block, int num_microbatches, int num_slices)
     : placement_(block.placement),
       num_stages_(block.placement.num_stages()),
-      num_microbatches_(num_microbatches),
+      num_slices_(num_slices),
+      num_units_(num_microbatches * num_slices),
       fused_(block.fused),
       cells_(at(block.placement.num_devices())),
-      start_(at(2 * num_stages_ * num_microbatches)) {
-  grow((num_microbatches - 1) * block.period + last_start(block) + 2);
+      start_(at(2 * num_stages_ * num_units_)) {
+  grow((num_units_ - 1) * block.period + last_start(block) + 2);
   for (int s = 0; s < num_stages_; ++s)
-    for (int j = 0; j < num_microbatches; ++j) {
+    for (int j = 0; j < num_units_; ++j) {
       place(node(false, s, j), block.forward[at(s)] + j * block.period);
       place(node(true, s, j), block.backward[at(s)] + j * block.period);
       if (!block.weight.empty())
@@ -150,20 +165,23 @@ void Grid::drop_weights() {
     std::replace(row.begin(), row.end(), kWeight, kFree);
 }
 
-// The first slot by which every input of the pass, and the same pass of the microbatch before it,
-// have ended.
+// The first slot by which every input of the pass, and the same pass of the unit before it, have
+// ended.
 int Grid::first_slot(int n) const {
-  Op op;
-  op.kind = is_backward(n) ? OpKind::I : OpKind::F;
-  op.stage = stage(n);
-  op.microbatch = n % num_microbatches_;
+  const bool backward = is_backward(n);
+  const int unit = n % num_units_;
+  const Op op = make_op(backward ? OpKind::I : OpKind::F, stage(n), unit / num_slices_,
+                        slice(unit, backward));
   int slot = 0;
   const auto after = [&](int before) {
     slot = std::max(slot, start_[at(before)] + duration(before));
   };
-  for (const Op& input : inputs_of(op, num_stages_, 1))
-    after(node(input.kind == OpKind::I, input.stage, input.microbatch));
-  if (op.microbatch > 0) after(n - 1);
+  for (const Op& input : inputs_of(op, num_stages_, num_slices_)) {
+    const bool of_backward = input.kind == OpKind::I;
+    after(node(of_backward, input.stage,
+               input.microbatch * num_slices_ + slice(input.slice, of_backward)));
+  }
+  if (unit > 0) after(n - 1);
   return slot;
 }
 
@@ -261,7 +279,7 @@ void Grid::reorder(Part part, bool implicit_weights, int limit) {
       const std::size_t nth = num_weights[at(d)];
       if (cell == kWeight) ++num_weights[at(d)];
       if (!may_move) {
-        may_move = cell == node(false, 0, num_microbatches_ - 1);
+        may_move = cell == node(false, 0, num_units_ - 1);
         continue;
       }
 
@@ -373,18 +391,19 @@ std::string block_problem(const BuildingBlock& block) {
   return "";
 }
 
-std::vector<PassList> order_from_block(const BuildingBlock& block, int num_microbatches) {
+std::vector<PassList> order_from_block(const BuildingBlock& whole, int num_microbatches,
+                                       int num_slices) {
+  const BuildingBlock block = delayed(whole, num_slices - 1);
   const int num_devices = block.placement.num_devices();
   const double num_cells =
-      (1.0 * block.period * num_microbatches + last_start(block)) * num_devices;
+      (1.0 * block.period * num_microbatches * num_slices + last_start(block)) * num_devices;
   const double num_moves = num_cells * num_devices;
   if (num_cells > kMaxCells || num_moves > kMaxMoves)
     throw user_error(
-        "{} devices x {} microbatches take {:.3g} slots to lay out and about {:.3g} moves to "
-        "reorder: "
-        "at most {:.3g} and {:.3g}; use fewer devices or microbatches, or zb-v",
-        num_devices, num_microbatches, num_cells, num_moves, kMaxCells, kMaxMoves);
-  Grid grid(block, num_microbatches);
+        "{} devices x {} microbatches x {} slices take {:.3g} slots to lay out and about {:.3g} "
+        "moves to reorder: at most {:.3g} and {:.3g}; use fewer devices or microbatches, or zb-v",
+        num_devices, num_microbatches, num_slices, num_cells, num_moves, kMaxCells, kMaxMoves);
+  Grid grid(block, num_microbatches, num_slices);
   if (block.fused) {
     grid.squeeze();
     grid.reorder(Grid::Part::all, false, grid.peak());
@@ -392,7 +411,7 @@ std::vector<PassList> order_from_block(const BuildingBlock& block, int num_micro
   }
   // Between warm-up and cool-down passes keep their places: moving one breaks the period for all
   // that follow. With few microbatches nothing is between.
-  const bool steady = (num_microbatches - 1) * block.period > block.backward[0];
+  const bool steady = (num_microbatches * num_slices - 1) * block.period > block.backward[0];
   if (block.weight.empty()) grid.fill_weights();
   const int limit = grid.peak();
   grid.reorder(steady ? Grid::Part::warm_up : Grid::Part::all, false, limit);

@@ -29,9 +29,12 @@ struct BuildingBlock {
 // period, or a pass before its input), or "" if it is. Stages are named by device and chunk.
 std::string block_problem(const BuildingBlock& block);
 
-// Repeat, squeeze and reorder a legal block for m microbatches. The result is free of deadlock, its
-// peak is at most that of the repeated block, and it depends on nothing but the block and m. A
-// UserError if devices x slots are too many to lay out.
-std::vector<PassList> order_from_block(const BuildingBlock& block, int num_microbatches);
+// Repeat, squeeze and reorder a legal block for m microbatches of k slices. Slices flow like
+// microbatches, but backwards take those of a microbatch last to first, so the block runs its
+// backwards k-1 periods later and each stage holds k-1 slices more. The result is free of deadlock,
+// its peak is at most that of the repeated block, and it depends on nothing but the block, m and k.
+// A UserError if devices x slots are too many to lay out.
+std::vector<PassList> order_from_block(const BuildingBlock& block, int num_microbatches,
+                                       int num_slices = 1);
 
 }  // namespace sluice

@@ -4,6 +4,7 @@
 // To add a schedule: write one file that defines a `const Generator`, add its row in registry.cpp.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -33,8 +34,9 @@ struct GeneratorOptions {
   int stages_per_device = 0;  // 0: the generator's default
   int group_size = 0;         // 0: the generator's default
   int slices = 1;
-  std::optional<double> memory_cap;  // stage-activations per device
-  double keep_after_i = 1;           // share of a stage-activation kept between I and W
+  std::vector<std::int64_t> slice_sizes;  // tokens of each slice; empty: equal slices
+  std::optional<double> memory_cap;       // stage-activations per device
+  double keep_after_i = 1;                // share of a stage-activation kept between I and W
   // For generators that search: what an op will cost. stage_times, where given, has one entry per
   // stage and wins over times.
   OpTimes times;
@@ -59,6 +61,8 @@ struct Knobs {
   bool times = false;       // the order depends on what ops cost
 };
 
+struct BuildingBlock;
+
 struct Generator {
   std::string_view name;
   std::vector<std::string_view> aliases;  // PyTorch's class names
@@ -67,6 +71,8 @@ struct Generator {
   std::string_view memory;                // peak stage-activations
   Knobs knobs;
   Schedule (*generate)(const GeneratorOptions&);
+  // The building block that it repeats; null where the order does not come from one.
+  BuildingBlock (*block)(const GeneratorOptions&) = nullptr;
 };
 
 // A memory cap under which a generator finds no order.

@@ -10,7 +10,8 @@
 namespace sluice::generators {
 namespace {
 
-BuildingBlock one_f_one_b_v_block(int p) {
+BuildingBlock block_of(const GeneratorOptions& o) {
+  const int p = o.devices;
   BuildingBlock block;
   block.placement = Placement::vee(p, 2);
   block.period = 6;
@@ -35,7 +36,7 @@ BuildingBlock one_f_one_b_v_block(int p) {
 }
 
 Schedule generate(const GeneratorOptions& o) {
-  const BuildingBlock block = one_f_one_b_v_block(o.devices);
+  const BuildingBlock block = block_of(o);
   return schedule_from_passes("1f1b-v", block.placement, o.microbatches, 1,
                               order_from_block(block, o.microbatches));
 }
@@ -50,6 +51,7 @@ const Generator one_f_one_b_v = {
     .bubble = "5p-5 stage ops (p%3=1), 5p-7 (p%3=2, p > 2), about 5p-8 (p%3=0)",
     .memory = "2*(floor(2p/3)+1)",
     .knobs = {.default_stages_per_device = 2},
-    .generate = generate};
+    .generate = generate,
+    .block = block_of};
 
 }  // namespace sluice::generators

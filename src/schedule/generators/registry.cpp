@@ -47,6 +47,16 @@ void check_range(std::string_view flag, std::int64_t value, std::int64_t least, 
     throw user_error("{} is {}: needs a whole number from {} to {}", flag, value, least, most);
 }
 
+// "a, b and c": the schedules that have the knob.
+std::string names_with(bool Knobs::*knob) {
+  std::vector<std::string> names;
+  for (const Generator* generator : all_generators())
+    if (generator->knobs.*knob) names.emplace_back(generator->name);
+  const std::string last = names.back();
+  names.pop_back();
+  return fmt::format("{} and {}", join(names, ", "), last);
+}
+
 void check_knobs(const Generator& generator, const GeneratorOptions& o) {
   const Knobs& knobs = generator.knobs;
   if (knobs.block && o.stages_per_device != knobs.default_stages_per_device)
@@ -56,17 +66,14 @@ void check_knobs(const Generator& generator, const GeneratorOptions& o) {
     throw user_error("--stages-per-device is {}: {} always has {}; leave the flag out",
                      o.stages_per_device, generator.name, knobs.default_stages_per_device);
   if (!knobs.group_size && o.group_size != 0)
-    throw user_error(
-        "--group-size is {}: {} has no groups; interleaved-1f1b, interleaved-zb and gis do",
-        o.group_size, generator.name);
+    throw user_error("--group-size is {}: {} has no groups; {} do", o.group_size, generator.name,
+                     names_with(&Knobs::group_size));
   if (!knobs.slices && o.slices != 1)
-    throw user_error(
-        "--slices is {}: {} does not cut sequences; seq1f1b, seq1f1b-i, seq-zb, zb-v, v-half and "
-        "v-zb do",
-        o.slices, generator.name);
+    throw user_error("--slices is {}: {} does not cut sequences; {} do", o.slices, generator.name,
+                     names_with(&Knobs::slices));
   if (!knobs.memory_cap && o.memory_cap)
-    throw user_error("--memory-cap is {}: {} takes no cap; zb and adaptive-v do",
-                     number(*o.memory_cap), generator.name);
+    throw user_error("--memory-cap is {}: {} takes no cap; {} do", number(*o.memory_cap),
+                     generator.name, names_with(&Knobs::memory_cap));
   if (!knobs.block && !o.block.name.empty())
     throw user_error("--block is '{}': {} has its own order; use the schedule named block",
                      o.block.name, generator.name);
@@ -124,7 +131,12 @@ Schedule generate_schedule(const Generator& generator, GeneratorOptions options)
         "{:.3g} can be held; use fewer microbatches",
         options.devices, options.stages_per_device, options.microbatches, options.slices, ops,
         kMaxOps);
-  return generator.generate(options);
+  SLUICE_CHECK(options.slice_sizes.empty() ||
+                   options.slice_sizes.size() == static_cast<std::size_t>(options.slices),
+               "{} sizes for {} slices", options.slice_sizes.size(), options.slices);
+  Schedule schedule = generator.generate(options);
+  schedule.slice_sizes = options.slice_sizes;
+  return schedule;
 }
 
 Schedule generate_schedule(std::string_view name, const GeneratorOptions& options) {

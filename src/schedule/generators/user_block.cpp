@@ -128,9 +128,10 @@ void read_device(const Table& row, int device, BuildingBlock& block) {
   if (!block.weight.empty()) read("W", block.weight);
 }
 
-BuildingBlock read_block(const BlockText& text, int num_devices) {
-  const std::string& path = text.name;
-  const toml::table table = parse(text);
+BuildingBlock read_block(const GeneratorOptions& o) {
+  const int num_devices = o.devices;
+  const std::string& path = o.block.name;
+  const toml::table table = parse(o.block);
   const Table file{path, "", table};
   file.refuse_other_keys({"period", "placement", "stages_per_device", "device"});
   const toml::array* rows = file.get("device").as_array();
@@ -160,7 +161,7 @@ BuildingBlock read_block(const BlockText& text, int num_devices) {
 }
 
 Schedule generate(const GeneratorOptions& o) {
-  const BuildingBlock block = read_block(o.block, o.devices);
+  const BuildingBlock block = read_block(o);
   return schedule_from_passes("block", block.placement, o.microbatches, 1,
                               order_from_block(block, o.microbatches));
 }
@@ -175,6 +176,7 @@ const Generator block = {
     .bubble = "depends on the block",
     .memory = "sum over a device's stages of ceil(lifespan/period), at most",
     .knobs = {.default_stages_per_device = 1, .block = true},
-    .generate = generate};
+    .generate = generate,
+    .block = read_block};
 
 }  // namespace sluice::generators

@@ -37,7 +37,9 @@ Row v_zb_row(int p, int i) {
   return {4 * i, 6 * p - 5 - 2 * i, 6 * p - 4 + 4 * i, 12 * p - 9 - 2 * i};
 }
 
-BuildingBlock v_block(int p, RowOf row_of) {
+template <RowOf row_of>
+BuildingBlock v_block(const GeneratorOptions& o) {
+  const int p = o.devices;
   BuildingBlock block;
   block.placement = Placement::vee(p, 2);
   block.period = kPeriod;
@@ -55,11 +57,15 @@ BuildingBlock v_block(int p, RowOf row_of) {
   return block;
 }
 
-Schedule v_schedule(std::string_view name, RowOf row_of, const GeneratorOptions& o) {
-  const BuildingBlock block = v_block(o.devices, row_of);
-  if (o.slices == 1)
-    return schedule_from_passes(std::string(name), block.placement, o.microbatches, 1,
-                                order_from_block(block, o.microbatches));
+Schedule repeated(std::string_view name, const BuildingBlock& block, const GeneratorOptions& o) {
+  return schedule_from_passes(std::string(name), block.placement, o.microbatches, o.slices,
+                              order_from_block(block, o.microbatches, o.slices));
+}
+
+// With slices: the order without them, opened in two places for the slices.
+Schedule repeated_or_opened(std::string_view name, const BuildingBlock& block,
+                            const GeneratorOptions& o) {
+  if (o.slices == 1) return repeated(name, block, o);
   const int units = o.microbatches * o.slices - (o.slices - 1);
   Schedule schedule =
       schedule_from_passes(std::string(name), block.placement, o.microbatches, o.slices,
@@ -71,36 +77,46 @@ Schedule v_schedule(std::string_view name, RowOf row_of, const GeneratorOptions&
   return schedule;
 }
 
+Schedule generate_v_min(const GeneratorOptions& o) {
+  return repeated("v-min", v_block<v_min_row>(o), o);
+}
+Schedule generate_v_half(const GeneratorOptions& o) {
+  return repeated_or_opened("v-half", v_block<v_half_row>(o), o);
+}
+Schedule generate_v_zb(const GeneratorOptions& o) {
+  return repeated_or_opened("v-zb", v_block<v_zb_row>(o), o);
+}
+
 }  // namespace
 
 extern const Generator v_min;
-const Generator v_min = {
-    .name = "v-min",
-    .aliases = {},
-    .summary = "two stages per device in a V, least memory",
-    .bubble = "4p-5 stage ops (4p-7 if p%3=0), m >= 2p",
-    .memory = "2*floor((p+4)/3)",
-    .knobs = {.default_stages_per_device = 2},
-    .generate = [](const GeneratorOptions& o) { return v_schedule("v-min", v_min_row, o); }};
+const Generator v_min = {.name = "v-min",
+                         .aliases = {},
+                         .summary = "two stages per device in a V, least memory",
+                         .bubble = "4p-5 stage ops (4p-7 if p%3=0), m >= 2p; less with slices",
+                         .memory = "(2*floor((p+4)/3) + 2(k-1))/k",
+                         .knobs = {.default_stages_per_device = 2, .slices = true},
+                         .generate = generate_v_min,
+                         .block = v_block<v_min_row>};
 
 extern const Generator v_half;
-const Generator v_half = {
-    .name = "v-half",
-    .aliases = {},
-    .summary = "two stages per device in a V, half of 1F1B's memory",
-    .bubble = "3p-7 stage ops (p even), 3p-4 (p odd), 1 (p = 2); m >= 2p",
-    .memory = "2*floor((p+2)/2); less with slices",
-    .knobs = {.default_stages_per_device = 2, .slices = true},
-    .generate = [](const GeneratorOptions& o) { return v_schedule("v-half", v_half_row, o); }};
+const Generator v_half = {.name = "v-half",
+                          .aliases = {},
+                          .summary = "two stages per device in a V, half of 1F1B's memory",
+                          .bubble = "3p-7 stage ops (p even), 3p-4 (p odd), 1 (p = 2); m >= 2p",
+                          .memory = "2*floor((p+2)/2); less with slices",
+                          .knobs = {.default_stages_per_device = 2, .slices = true},
+                          .generate = generate_v_half,
+                          .block = v_block<v_half_row>};
 
 extern const Generator v_zb;
-const Generator v_zb = {
-    .name = "v-zb",
-    .aliases = {},
-    .summary = "two stages per device in a V, no bubble at 1F1B's memory",
-    .bubble = "0, m >= 2p",
-    .memory = "2p; less with slices",
-    .knobs = {.default_stages_per_device = 2, .slices = true},
-    .generate = [](const GeneratorOptions& o) { return v_schedule("v-zb", v_zb_row, o); }};
+const Generator v_zb = {.name = "v-zb",
+                        .aliases = {},
+                        .summary = "two stages per device in a V, no bubble at 1F1B's memory",
+                        .bubble = "0, m >= 2p",
+                        .memory = "2p; less with slices",
+                        .knobs = {.default_stages_per_device = 2, .slices = true},
+                        .generate = generate_v_zb,
+                        .block = v_block<v_zb_row>};
 
 }  // namespace sluice::generators
