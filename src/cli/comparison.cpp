@@ -90,7 +90,7 @@ std::string command_of(const ComparisonRequest& request, const Variant& variant,
       out += fmt::format(" --tokens {} --slice-sizes {}", request.slices.tokens,
                          fmt::join(request.slices.sizes, ","));
   }
-  if (knobs.memory_cap) out += fmt::format(" --memory-cap {}", *options.memory_cap);
+  if (knobs.memory_cap) out += fmt::format(" --memory-cap {}", options.memory_cap->of(0));
   const PricingFlags& pricing = request.pricing;
   if (request.profile)
     out += fmt::format(" --costs {} --redeal", shell_word(pricing.costs_file));
@@ -170,7 +170,8 @@ Comparison compare(const ComparisonRequest& request) {
       else
         out.rows.push_back(std::move(row));
     } catch (const CapTooLow& error) {
-      leave_out(label, error.enough / stages_of(request, variant.generator->knobs), variant.cap);
+      leave_out(label, error.enough.most() / stages_of(request, variant.generator->knobs),
+                variant.cap);
     } catch (const UserError& error) {
       out.left_out.emplace_back(label, error.what());
     }
