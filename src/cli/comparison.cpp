@@ -95,7 +95,7 @@ std::string command_of(const ComparisonRequest& request, const Variant& variant,
     if (request.slices.multiple > 0)
       out += fmt::format(" --slice-multiple {}", request.slices.multiple);
   }
-  if (knobs.memory_cap) out += fmt::format(" --memory-cap {}", *options.memory_cap);
+  if (knobs.memory_cap) out += fmt::format(" --memory-cap {}", options.memory_cap->of(0));
   const PricingFlags& pricing = request.pricing;
   if (pricing.model || (variant.slices > 1 && !request.slices.sizes.empty()))
     out += fmt::format(" --tokens {}", request.slices.tokens);
@@ -179,7 +179,8 @@ Comparison compare(const ComparisonRequest& request) {
       else
         out.rows.push_back(std::move(row));
     } catch (const CapTooLow& error) {
-      leave_out(label, error.enough / stages_of(request, variant.generator->knobs), variant.cap);
+      leave_out(label, error.enough.most() / stages_of(request, variant.generator->knobs),
+                variant.cap);
     } catch (const UserError& error) {
       out.left_out.emplace_back(label, error.what());
     }

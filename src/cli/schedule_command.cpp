@@ -133,14 +133,15 @@ void add_schedule(CLI::App& app, ExitCode& exit_code) {
       ->add_option_function<std::string>(
           "--memory-cap",
           [flags](const std::string& text) {
-            const auto value = parse_double(text);
-            if (!value || *value <= 0)
+            const std::vector<double> caps = parse_numbers("--memory-cap", text);
+            if (*std::min_element(caps.begin(), caps.end()) <= 0)
               throw user_error("--memory-cap is '{}': needs a positive number of stage-activations",
                                text);
-            flags->generator.memory_cap = *value;
+            flags->generator.memory_cap = caps;
           },
-          "stage-activations per device, never exceeded (zb, adaptive-v)")
-      ->type_name("X");
+          "stage-activations that a device never exceeds: one number, or one per device (zb, "
+          "adaptive-v)")
+      ->type_name("X[,X..]");
   add_text(*command, "--block", flags->block_file, "building block in TOML (schedule block)")
       ->type_name("FILE");
   flags->pricing.add(*command, kTimesHelp);

@@ -93,8 +93,7 @@ class Search {
   // generator finds none that fits them.
   std::optional<Candidate> with_caps(const std::vector<double>& activations) const {
     GeneratorOptions options = options_;
-    if (!activations.empty())
-      options.memory_cap = *std::min_element(activations.begin(), activations.end());
+    if (!activations.empty()) options.memory_cap = MemoryCap(activations);
     return made_by(generator_of(plan_.config), options);
   }
 
@@ -210,7 +209,7 @@ Candidate best_under_caps(const RunPlan& plan, const Search& search) {
   if (generator.name == std::string_view("adaptive-v"))
     for (const char* name : kFixedOrders) {
       GeneratorOptions options = search.options();
-      options.memory_cap = {};
+      options.memory_cap = std::nullopt;
       options.stage_times = {};
       consider(search.made_by(find_generator(name), options));
     }

@@ -38,6 +38,19 @@ TEST(Mistakes, BadInputGetsOneClearLine) {
                {"from 4 to 8"});
   expect_error("schedule zb --devices 4 --microbatches 8 --memory-cap nan", 2,
                {"--memory-cap is 'nan'"});
+  for (const char* name : {"zb", "adaptive-v"}) {
+    const std::string request = fmt::format("schedule {} -d 4 -m 8 --memory-cap ", name);
+    expect_error(request + "8,8,8", 2,
+                 {"--memory-cap has 3 numbers, but there are 4 devices: give one per device"});
+    expect_error(request + "8,8,,8", 2, {"--memory-cap is '8,8,,8': '' is not a number"});
+    expect_error(request + "8,8,0,8", 2, {"--memory-cap is '8,8,0,8': needs a positive number"});
+  }
+  expect_error("schedule zb -d 4 -m 8 --memory-cap 4,4,0.5,4", 2,
+               {"--memory-cap is 4,4,0.5,4: ", "give every device a cap of 1 to 8"});
+  expect_error("schedule adaptive-v -d 4 -m 8 --memory-cap 8,8,1,8", 2,
+               {"--memory-cap is 8,8,1,8: ", "8,8,3,8 stage-activations would do\n"});
+  expect_error("compare -d 4 -m 8 --memory-cap 4,4,4,4", 2, {"is '4,4,4,4': needs a number"});
+  expect_error("schedule 1f1b -d 4 -m 8 --memory-cap 4,4,4,4", 2, {"1f1b takes no cap"});
   expect_error("schedule 1f1b --devices 4 --microbatches 8 --format sgv", 2,
                {"did you mean 'svg'"});
   expect_error("schedule 1f1b --devices 4 --microbatches 8 --times 1,2", 2, {"--times", "three"});

@@ -25,8 +25,8 @@ GeneratorOptions sized(int devices, int microbatches) {
   return options;
 }
 
-Schedule under_cap(GeneratorOptions options, double cap) {
-  options.memory_cap = cap;
+Schedule under_cap(GeneratorOptions options, MemoryCap cap) {
+  options.memory_cap = std::move(cap);
   return generate_schedule("adaptive-v", options);
 }
 
@@ -124,6 +124,33 @@ TEST(AdaptiveV, RefusalsNameTheLegalRange) {
   EXPECT_NE(refusal(options).find("from 6 to 16"), std::string::npos) << refusal(options);
 }
 
+TEST(AdaptiveV, OneCapForAllIsTheSameAsTheSameCapForEach) {
+  const GeneratorOptions options = sized(4, 8);
+  EXPECT_EQ(under_cap(options, std::vector<double>(4, 5.0)), under_cap(options, 5));
+}
+
+// Device 0 alone is short of memory, as where it also holds the embedding and the head.
+TEST(AdaptiveV, MoreMemoryOnTheOtherDevicesHelps) {
+  const GeneratorOptions options = sized(8, 24);
+  std::vector<double> caps(8, 16.0);
+  caps[0] = 12;
+  const Simulation result = price(under_cap(options, caps), options);
+  EXPECT_LE(result.devices[0].peak_activations, 12);
+  EXPECT_EQ(price(under_cap(options, 12), options).bubble, 11);
+  EXPECT_EQ(result.bubble, 4);
+}
+
+TEST(AdaptiveV, ARefusedListNamesTheLeastThatFits) {
+  GeneratorOptions options = sized(4, 8);
+  options.memory_cap = std::vector<double>{8, 8, 1, 8};
+  EXPECT_NE(refusal(options).find("; 8,8,3,8 stage-activations would do"), std::string::npos)
+      << refusal(options);
+  options.memory_cap = std::vector<double>{8, 8, 3, 8};
+  EXPECT_EQ(refusal(options), "");
+  options.memory_cap = std::vector<double>{8, 8, 2.9, 8};
+  EXPECT_NE(refusal(options), "");
+}
+
 TEST(AdaptiveV, FreeingAtInputGradientNeverHurtsAndLowersTheLeastCap) {
   GeneratorOptions strict = sized(8, 16);
   GeneratorOptions freeing = strict;
@@ -174,8 +201,8 @@ TEST(AdaptiveVOrder, BlocksRepeatIntoCompleteOrdersOfTheirPeak) {
         for (const vee::Letter letter : vee::kLetters)
           EXPECT_EQ(std::ranges::count(order.row(d), letter), 2 * p);
       EXPECT_TRUE(player.squeeze(order, slots));
-      if (vee::peak_of(block, 0, 1) <= 2 * p) {
-        EXPECT_EQ(vee::peak_of(order, 1), vee::peak_of(block, 0, 1));
+      if (const double peak = vee::peak_of(block, 0, 1); peak <= 2 * p) {
+        EXPECT_EQ(std::ranges::max(vee::peaks_of(order, vee::Units({1}, 2 * p), 1)), peak);
       }
     }
   }
@@ -187,6 +214,21 @@ TEST(AdaptiveVPlayer, RefusesAnOrderThatBlocks) {
   vee::Player player(1, 1, vee::Units({1}, 1), {std::vector<double>(6, 1.0), 0});
   std::vector<int> slots;
   EXPECT_FALSE(player.squeeze(order, slots));
+}
+
+TEST(AdaptiveVPlayer, WaitsForRoomWhereItIsStrict) {
+  vee::Order order(1, 2);
+  order.letters = {vee::F0, vee::F1, vee::F0, vee::F1, vee::I1, vee::I0,
+                   vee::W1, vee::W0, vee::I1, vee::I0, vee::W1, vee::W0};
+  vee::Player player(1, 2, vee::Units({1}, 2), {std::vector<double>(6, 1.0), 0});
+  vee::Played played{vee::Order(1, 2), 0};
+  const std::vector<double> room_for_one(1, 2.0);
+  ASSERT_TRUE(player.play(
+      order, {.limits = room_for_one, .strict = true, .patience = 1, .give_up = 100}, played));
+  EXPECT_EQ(vee::peaks_of(played.order, vee::Units({1}, 2), 1), room_for_one);
+  const std::vector<double> too_little(1, 1.0);
+  EXPECT_FALSE(player.play(
+      order, {.limits = too_little, .strict = true, .patience = 1, .give_up = 100}, played));
 }
 
 TEST(AdaptiveVPlayer, FillsAGapOnlyWhereTheStashHasRoom) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,7 @@ namespace {
 struct Outcome {
   double span = 0;
   double peak = 0;
+  std::vector<double> peaks;  // by device
 };
 
 // Plays the programs; fails the test if they cannot run or leave something out.
@@ -30,6 +32,7 @@ Outcome play(const Schedule& schedule, const GeneratorOptions& options) {
   std::vector<double> clock(p, 0);
   std::vector<double> held(p, 0);
   Outcome outcome;
+  outcome.peaks.resize(p);
   for (bool progress = true; progress;) {
     progress = false;
     for (std::size_t d = 0; d < p; ++d) {
@@ -54,6 +57,7 @@ Outcome play(const Schedule& schedule, const GeneratorOptions& options) {
         if (input_gradient) i_end[schedule.cell(op)] = clock[d];
         held[d] += forward ? 1 : input_gradient ? options.keep_after_i - 1 : -options.keep_after_i;
         outcome.peak = std::max(outcome.peak, held[d]);
+        outcome.peaks[d] = std::max(outcome.peaks[d], held[d]);
       }
     }
   }
@@ -71,8 +75,8 @@ Outcome play(std::string_view name, const GeneratorOptions& options) {
   return play(generate_schedule(name, options), options);
 }
 
-Outcome play_under(double cap, GeneratorOptions options) {
-  options.memory_cap = cap;
+Outcome play_under(MemoryCap cap, GeneratorOptions options) {
+  options.memory_cap = std::move(cap);
   return play("zb", options);
 }
 
@@ -107,6 +111,35 @@ TEST(ZbHeuristicTest, CapIsNeverExceeded) {
       }
     }
   }
+}
+
+TEST(ZbHeuristicTest, NoDeviceExceedsItsOwnCapAndNoListIsSlowerThanItsLeast) {
+  std::mt19937 random(5);
+  for (const int p : {2, 3, 5, 8})
+    for (const int m : {1, p, 2 * p + 1})
+      for (GeneratorOptions options :
+           {line(p, m), line(p, m, {3, 4, 2}), line(p, m, {2, 1, 3}), uneven_line(p, m)})
+        for (const double keep : {1.0, 0.4}) {
+          options.keep_after_i = keep;
+          std::vector<double> caps;
+          for (int d = 0; d < p; ++d)
+            caps.push_back(1 + 0.25 * static_cast<double>(random() % static_cast<unsigned>(8 * p)));
+          const Outcome outcome = play_under(caps, options);
+          for (int d = 0; d < p; ++d)
+            EXPECT_LE(outcome.peaks[static_cast<std::size_t>(d)],
+                      caps[static_cast<std::size_t>(d)] + 1e-9)
+                << "p " << p << " m " << m << " keep " << keep << " device " << d;
+          EXPECT_LE(outcome.span, play_under(MemoryCap(caps).least(), options).span + 1e-9)
+              << "p " << p << " m " << m << " keep " << keep;
+        }
+}
+
+// 1F1B's own memory, device by device, and what its other devices would need for less bubble.
+TEST(ZbHeuristicTest, EachDeviceUsesItsOwnCap) {
+  const GeneratorOptions options = line(4, 8);
+  EXPECT_EQ(play_under(std::vector<double>{4, 3, 2, 1}, options).span, 24 + 6);
+  EXPECT_EQ(play_under(std::vector<double>{4, 4, 4, 4}, options).span, 24 + 3);
+  EXPECT_EQ(play_under(1, options).span, 72);
 }
 
 TEST(ZbHeuristicTest, CapOfOneRunsOneMicrobatchAtATime) {

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "base/error.h"
 #include "schedule/validate.h"
 #include "sim/simulate.h"
@@ -47,9 +49,9 @@ void expect_promises(const Schedule& schedule, const GeneratorOptions& options) 
       simulate(schedule, unit_costs(schedule, {1, 1, 1}, 0, 1), {.timeline = true});
   for (const DeviceTimeline& device : sim.timeline.devices)
     EXPECT_NEAR(device.memory.back().value, 0, 1e-9) << "memory is left over";
-  if (options.memory_cap) {
-    EXPECT_LE(sim.max_peak, *options.memory_cap + 1e-9);
-  }
+  for (int d = 0; options.memory_cap && d < options.devices; ++d)
+    EXPECT_LE(sim.devices[static_cast<std::size_t>(d)].peak_activations,
+              options.memory_cap->of(d) + 1e-9);
   EXPECT_GE(sim.bubble, 0);
   EXPECT_EQ(schedule.num_slices, options.slices);
   EXPECT_EQ(schedule.num_microbatches, options.microbatches);
@@ -73,7 +75,7 @@ TEST_P(EveryGenerator, GivesAValidScheduleForEverySizeItTakes) {
           try {
             schedule = generate_schedule(generator, options);
           } catch (const CapTooLow& error) {
-            ASSERT_GT(error.enough, *options.memory_cap) << error.what();
+            ASSERT_GT(error.enough.least(), options.memory_cap->least()) << error.what();
             options.memory_cap = error.enough;
             ASSERT_NO_THROW(schedule = generate_schedule(generator, options)) << error.what();
           } catch (const UserError& error) {
@@ -152,8 +154,8 @@ void expect_promises_of_slices(GeneratorOptions options) {
       sliced = priced_as(options, generate_schedule("adaptive-v", options));
     } catch (const CapTooLow& error) {
       EXPECT_THROW(generate_schedule("adaptive-v", whole), CapTooLow) << "fits without slices";
-      ASSERT_GT(error.enough, cap);
-      options.memory_cap = cap = error.enough;
+      ASSERT_GT(error.enough.least(), cap);
+      options.memory_cap = cap = error.enough.least();
       sliced = priced_as(options, generate_schedule("adaptive-v", options));
     }
     EXPECT_LE(sliced.max_peak, cap * (1 + 1e-9));
@@ -196,6 +198,60 @@ TEST(CappedGenerators, KeepTheCapWithSlicesAndAreNoSlowerThanWithoutThem) {
           expect_promises_of_slices(options);
           if (HasFailure()) return;  // one size is enough to see why
         }
+}
+
+void expect_within(const Simulation& sim, const MemoryCap& cap) {
+  for (std::size_t d = 0; d < sim.devices.size(); ++d)
+    EXPECT_LE(sim.devices[d].peak_activations, cap.of(static_cast<int>(d)) * (1 + 1e-9)) << d;
+}
+
+TEST(CappedGenerators, KeepACapForEachDeviceAndAreNoSlowerThanUnderTheLeastForAll) {
+  std::mt19937 random(11);
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  int kept = 0, refused = 0;
+  for (int n = 0; n < 200; ++n) {
+    GeneratorOptions options;
+    options.devices = 1 + below(6);
+    options.microbatches = 1 + below(3 * options.devices);
+    options.slices = 1 + below(3);
+    if (below(3) == 0)
+      for (int c = 0; c < options.slices; ++c)
+        options.slice_sizes.push_back(1 + below(5));
+    options.times = below(2) == 0 ? OpTimes{1, 1, 1} : OpTimes{3, 4, 2};
+    options.comm = below(2) * 0.3;
+    options.keep_after_i = 1 - 0.3 * below(2);
+    std::vector<double> caps;
+    for (int d = 0; d < options.devices; ++d)
+      caps.push_back(1 + 0.25 * below(8 * options.devices));
+    options.memory_cap = caps;
+    SCOPED_TRACE(fmt::format(
+        "{}: p={} m={} k={} {} caps={}", n, options.devices, options.microbatches, options.slices,
+        options.slice_sizes.empty() ? "equal" : "unequal", options.memory_cap->text()));
+    Schedule schedule;
+    try {
+      schedule = generate_schedule("adaptive-v", options);
+      ++kept;
+    } catch (const CapTooLow& error) {
+      ++refused;
+      for (int d = 0; d < options.devices; ++d)
+        ASSERT_GE(error.enough.of(d), options.memory_cap->of(d));
+      options.memory_cap = error.enough;
+      schedule = generate_schedule("adaptive-v", options);
+    }
+    const Simulation each = priced_as(options, schedule);
+    expect_within(each, *options.memory_cap);
+    if (options.slice_sizes.empty()) {
+      options.memory_cap = options.memory_cap->least();
+      try {
+        EXPECT_LE(each.span,
+                  priced_as(options, generate_schedule("adaptive-v", options)).span * (1 + 1e-9));
+      } catch (const CapTooLow&) {
+      }
+    }
+    if (HasFailure()) return;  // one case is enough to see why
+  }
+  EXPECT_GT(kept, 40);
+  EXPECT_GT(refused, 40);
 }
 
 }  // namespace

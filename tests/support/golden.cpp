@@ -64,7 +64,7 @@ Request parse_request(std::string_view text) {
     else if (flag == "--slices")
       o.slices = whole(value);
     else if (flag == "--memory-cap")
-      o.memory_cap = real(value);
+      o.memory_cap = reals(value);
     else if (flag == "--keep-after-i")
       o.keep_after_i = real(value);
     else if (flag == "--comm")

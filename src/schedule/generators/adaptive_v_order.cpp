@@ -8,6 +8,7 @@ namespace sluice::vee {
 
 namespace {
 
+constexpr double kRounding = 1e-9;
 constexpr int kPeriod = kNumLetters;  // a device runs each letter once per microbatch
 
 using Counts = std::array<int, kNumLetters>;
@@ -142,16 +143,15 @@ std::vector<double> peaks_of(const Order& order, const Units& units, double keep
   return peaks;
 }
 
-double peak_of(const Order& order, double keep_after_i) {
-  double peak = 0;
+bool is_within(const Order& order, int limit, double keep_after_i) {
   for (int d = 0; d < order.devices; ++d) {
     Stash stash;
     for (const Letter letter : order.row(d)) {
       stash.add(letter, 1);
-      if (is_forward(letter)) peak = std::max(peak, stash.size(keep_after_i));
+      if (is_forward(letter) && stash.size(keep_after_i) > limit + kRounding) return false;
     }
   }
-  return peak;
+  return true;
 }
 
 Order repeat(const Block& block, int delay, int units) {
@@ -175,9 +175,8 @@ Order repeat(const Block& block, int delay, int units) {
   return order;
 }
 
-void rewrite_warm_up(Order& order, int delay, std::span<const int> limits) {
+void rewrite_warm_up(Order& order, int delay, int limit) {
   for (int d = 0; d < order.devices; ++d) {
-    const int limit = limits[static_cast<std::size_t>(d)];
     const auto row = order.row(d);
     const auto end = std::find(row.begin(), row.end(), I0);
     Counts left = {};
@@ -238,8 +237,7 @@ void postpone_weights(Order& order) {
                           [](Letter letter) { return !is_weight(letter); });
 }
 
-void rewrite_cool_down(Order& order, int delay, std::span<const int> slots,
-                       std::span<const int> limits) {
+void rewrite_cool_down(Order& order, int delay, std::span<const int> slots, int limit) {
   struct Placed {
     int slot;
     Letter letter;
@@ -247,6 +245,7 @@ void rewrite_cool_down(Order& order, int delay, std::span<const int> slots,
   const auto earlier = [](const Placed& a, const Placed& b) { return a.slot < b.slot; };
   const auto length = static_cast<std::size_t>(order.row_length());
   const int devices = order.devices;
+  const int num_i0 = std::min((limit + 1) / 2, order.units);
 
   const auto row0 = order.row(0);
   const auto last_f1 = std::find(row0.rbegin(), row0.rend(), F1);
@@ -256,8 +255,6 @@ void rewrite_cool_down(Order& order, int delay, std::span<const int> slots,
   std::vector<Placed> kept, wave, merged;
   for (int d = 0; d < devices; ++d) {
     const auto row = order.row(d);
-    const int limit = limits[static_cast<std::size_t>(d)];
-    const int num_i0 = std::min((limit + 1) / 2, order.units);
     const int wanted_i1 = std::min({d + 1 + delay, limit - num_i0, order.units});
     kept.clear();
     Counts taken = {};

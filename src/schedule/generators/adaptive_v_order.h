@@ -101,17 +101,19 @@ struct Stash {
   std::int64_t after_i = 0;
 };
 
-// Peak stash of any device, in units: of the block repeated for ever, and of an order.
+// Peak stash: of any device of the block repeated for ever, in units; of each device of an order,
+// in sizes of units.
 double peak_of(const Block& block, int delay, double keep_after_i);
-double peak_of(const Order& order, double keep_after_i);
-// Of each device, in sizes of units.
 std::vector<double> peaks_of(const Order& order, const Units& units, double keep_after_i);
+
+// Whether no device holds more units than the limit.
+bool is_within(const Order& order, int limit, double keep_after_i);
 
 Order repeat(const Block& block, int delay, int units);
 
-// Starts the pipeline as V-ZB does, as far as each device's limit of activations allows. Needs at
-// least 2p units more than the delay.
-void rewrite_warm_up(Order& order, int delay, std::span<const int> limits);
+// Starts the pipeline as V-ZB does, as far as `limit` activations allow. Needs at least 2p units
+// more than the delay.
+void rewrite_warm_up(Order& order, int delay, int limit);
 
 // The order without the units >= `units`.
 Order cut(const Order& order, int units);
@@ -124,7 +126,6 @@ void postpone_weights(Order& order);
 
 // Ends the pipeline with the last I's in an unbroken wave down and up the V and the W's around
 // them. `slots` is the start of each letter at unit times, laid out as the letters.
-void rewrite_cool_down(Order& order, int delay, std::span<const int> slots,
-                       std::span<const int> limits);
+void rewrite_cool_down(Order& order, int delay, std::span<const int> slots, int limit);
 
 }  // namespace sluice::vee

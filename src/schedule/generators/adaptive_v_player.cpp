@@ -106,6 +106,14 @@ inline double Player::arrival(int pass) const {
   return end_[at(source) * at(num_units_) + at(unit)] + delay_[at(pass)];
 }
 
+// Whether the next occurrence of a letter has to wait for room.
+inline bool Player::is_blocked(int d, Letter letter, const FillRules& rules) const {
+  if (!rules.strict || !is_forward(letter)) return false;
+  Stash stash = state_[at(d)].stash;
+  stash.add(letter, units_.size(letter, done_[at(index(d, letter))]));
+  return stash.size(rules.keep_after_i) > rules.limits[at(d)];
+}
+
 // Of the next occurrence of a letter.
 inline double Player::duration(int d, Letter letter) const {
   const int pass = index(d, letter);
@@ -185,7 +193,7 @@ inline void Player::run(int d, Letter letter, double now, Order& order) {
 inline std::optional<Letter> Player::filler(int d, Letter head, double now, const FillRules& rules,
                                             double& next_look) const {
   const int* done = &done_[at(index(d, F0))];
-  next_look = arrival(index(d, head));
+  next_look = is_blocked(d, head, rules) ? kNever : arrival(index(d, head));
   const double gap = (next_look - now) * rules.patience * (1 + kRounding);
   for (const Letter letter : kLetters) {
     if (letter == head) continue;
@@ -214,7 +222,7 @@ bool Player::play(const Order& order, const FillRules& rules, Played& played) {
     const int* done = &done_[at(index(d, F0))];
 
     const Letter head = head_letter(device, done);
-    if (arrival(index(d, head)) > now) {
+    if (arrival(index(d, head)) > now || is_blocked(d, head, rules)) {
       double next_look = kNever;
       const auto letter = filler(d, head, now, rules, next_look);
       if (!letter) {
@@ -228,7 +236,7 @@ bool Player::play(const Order& order, const FillRules& rules, Played& played) {
     // Passes whose turn and input have come need no look at the other devices.
     while (device.ran < length) {
       const Letter next = head_letter(device, done);
-      if (arrival(index(d, next)) > device.clock) break;
+      if (arrival(index(d, next)) > device.clock || is_blocked(d, next, rules)) break;
       run(d, next, device.clock, played.order);
     }
     if (device.slack < 0) return false;

@@ -20,6 +20,7 @@ struct Costs {
 
 struct FillRules {
   std::span<const double> limits;  // per device: no forward moves up past this much stash
+  bool strict = false;             // nor runs in its turn where there is no room
   double keep_after_i = 1;
   // A pass may fill a gap of at least 1/patience of its duration; 0: none moves up.
   double patience = 1;
@@ -80,6 +81,7 @@ class Player {
   double arrival(int pass) const;
   bool fits(int device, const int* done, Letter forward, const FillRules& rules) const;
   double duration(int device, Letter letter) const;
+  bool is_blocked(int device, Letter letter, const FillRules& rules) const;
   void run(int device, Letter letter, double now, Order& order);
   std::optional<Letter> filler(int device, Letter head, double now, const FillRules& rules,
                                double& next_look) const;

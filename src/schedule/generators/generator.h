@@ -4,10 +4,12 @@
 // To add a schedule: write one file that defines a `const Generator`, add its row in registry.cpp.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -28,6 +30,23 @@ struct BlockText {
   std::string text;
 };
 
+// Stage-activations that a device may hold: one number for all devices, or one for each.
+class MemoryCap {
+ public:
+  MemoryCap(double of_all) : caps_{of_all} {}
+  MemoryCap(std::vector<double> of_each) : caps_(std::move(of_each)) {}
+
+  std::size_t size() const { return caps_.size(); }
+  double of(int device) const { return caps_[size() == 1 ? 0 : static_cast<std::size_t>(device)]; }
+  double least() const { return *std::min_element(caps_.begin(), caps_.end()); }
+  double most() const { return *std::max_element(caps_.begin(), caps_.end()); }
+  bool uniform() const { return least() == most(); }
+  std::string text() const;  // "4" or "4,4,3.5"
+
+ private:
+  std::vector<double> caps_;
+};
+
 struct GeneratorOptions {
   int devices = 0;
   int microbatches = 0;
@@ -35,8 +54,8 @@ struct GeneratorOptions {
   int group_size = 0;         // 0: the generator's default
   int slices = 1;
   std::vector<std::int64_t> slice_sizes;  // tokens of each slice; empty: equal slices
-  std::optional<double> memory_cap;       // stage-activations per device
-  double keep_after_i = 1;                // share of a stage-activation kept between I and W
+  std::optional<MemoryCap> memory_cap;
+  double keep_after_i = 1;  // share of a stage-activation kept between I and W
   // For generators that search: what an op will cost. stage_times, where given, has one entry per
   // stage and wins over times.
   OpTimes times;
@@ -77,8 +96,9 @@ struct Generator {
 
 // A memory cap under which a generator finds no order.
 struct CapTooLow : UserError {
-  CapTooLow(const std::string& what, double enough_cap) : UserError(what), enough(enough_cap) {}
-  double enough;  // stage-activations of a cap that can be kept
+  CapTooLow(const std::string& what, MemoryCap enough_cap)
+      : UserError(what), enough(std::move(enough_cap)) {}
+  MemoryCap enough;  // a cap that can be kept
 };
 
 // Every generator, in the order of the table in registry.cpp.

@@ -72,8 +72,14 @@ void check_knobs(const Generator& generator, const GeneratorOptions& o) {
     throw user_error("--slices is {}: {} does not cut sequences; {} do", o.slices, generator.name,
                      names_with(&Knobs::slices));
   if (!knobs.memory_cap && o.memory_cap)
-    throw user_error("--memory-cap is {}: {} takes no cap; {} do", number(*o.memory_cap),
+    throw user_error("--memory-cap is {}: {} takes no cap; {} do", o.memory_cap->text(),
                      generator.name, names_with(&Knobs::memory_cap));
+  if (o.memory_cap && o.memory_cap->size() != 1 &&
+      o.memory_cap->size() != static_cast<std::size_t>(o.devices))
+    throw user_error(
+        "--memory-cap has {} numbers, but there are {} devices: give one per device, or one for "
+        "all",
+        o.memory_cap->size(), o.devices);
   if (!knobs.block && !o.block.name.empty())
     throw user_error("--block is '{}': {} has its own order; use the schedule named block",
                      o.block.name, generator.name);
@@ -83,6 +89,13 @@ void check_knobs(const Generator& generator, const GeneratorOptions& o) {
 }
 
 }  // namespace
+
+std::string MemoryCap::text() const {
+  std::vector<std::string> texts;
+  for (const double cap : caps_)
+    texts.push_back(number(cap));
+  return join(texts, ",");
+}
 
 const std::vector<const Generator*>& all_generators() {
 #define SLUICE_LIST(row) &generators::row,

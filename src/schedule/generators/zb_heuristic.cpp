@@ -82,23 +82,23 @@ class Line {
     return next < ends.size() ? ends[next] + (last ? 0 : comm_) : kNever;
   }
 
-  bool fits(int in_flight, int pending_w) const {
-    return rule_.held(in_flight, pending_w) <= rule_.limit + kTolerance;
+  bool fits(int j, int in_flight, int pending_w) const {
+    return rule_.held(in_flight, pending_w) <= rule_.limit.of(j) + kTolerance;
   }
   // How many W stage j has to run before it may hold one more microbatch.
   int num_w_before_f(int j) const {
     const Stage& stage = (*this)[j];
     int n = 0;
-    while (n < stage.pending_w() && !fits(stage.in_flight() + 1, stage.pending_w() - n))
+    while (n < stage.pending_w() && !fits(j, stage.in_flight() + 1, stage.pending_w() - n))
       ++n;
     return n;
   }
 
   void put_f(int j) {
     Stage& stage = at(j);
-    SLUICE_CHECK(fits(stage.in_flight() + 1, stage.pending_w()),
+    SLUICE_CHECK(fits(j, stage.in_flight() + 1, stage.pending_w()),
                  "stage {} holds {} in flight and {} pending W, limit {}", j, stage.in_flight(),
-                 stage.pending_w(), rule_.limit);
+                 stage.pending_w(), rule_.limit.of(j));
     put(j, OpKind::F, stage.num_f(), f_arrival(j), stage.times.f);
     stage.f_end.push_back(stage.clock);
   }
@@ -173,7 +173,7 @@ std::vector<int> extra_forwards(const Line& line, bool whole_f) {
     const OpTimes& times = line[j].times;
     double clock = line[j].clock;
     int& count = extra[static_cast<std::size_t>(j)];
-    while (j < p - 1 && 1 + count < m && line.fits(count + 2, 0) &&
+    while (j < p - 1 && 1 + count < m && line.fits(j, count + 2, 0) &&
            (whole_f ? clock + times.f <= arrival : clock < arrival)) {
       clock += times.f;
       ++count;
@@ -287,7 +287,7 @@ void play_greedily(Line& line, const GreedySettings& settings) {
     if (stage.clock > now) continue;
 
     const bool f_allowed =
-        stage.in_flight() < most_in_flight(j) && line.fits(stage.in_flight() + 1, 0);
+        stage.in_flight() < most_in_flight(j) && line.fits(j, stage.in_flight() + 1, 0);
     const double f_arrival = f_allowed ? line.f_arrival(j) : kNever;
     const double i_arrival = line.i_arrival(j);
     const double next = std::min(f_arrival, i_arrival);
@@ -318,12 +318,15 @@ void play_greedily(Line& line, const GreedySettings& settings) {
 class Best {
  public:
   Best(const GeneratorOptions& options, const StashRule& rule) : options_(options), rule_(rule) {
-    SLUICE_CHECK(rule.after_f <= rule.limit + kTolerance, "{} > {}", rule.after_f, rule.limit);
+    SLUICE_CHECK(rule.after_f <= rule.limit.least() + kTolerance, "{} > {}", rule.after_f,
+                 rule.limit.least());
     for (int j = 0; j < options.devices; ++j) {
       const OpTimes& t = options.times_of(j);
       ideal_ = std::max(ideal_, options.microbatches * (t.f + t.i + t.w));
     }
   }
+
+  void limit_all(double limit) { rule_.limit = limit; }
 
   template <typename Player, typename Settings>
   void consider(Player play, const Settings& settings) {
@@ -343,9 +346,11 @@ class Best {
   }
 
   void consider_greedy() {
-    // 1F1B's and zb-h2's warm-up, and the one that reaches the limit on the first device.
-    const double to_the_limit = rule_.limit / rule_.after_f / options_.devices;
-    for (const double slope : {1.0, 2.0, to_the_limit})
+    // 1F1B's and zb-h2's warm-up, and the one that reaches the limit on the first device; where
+    // limits differ, also whatever each of them allows.
+    std::vector<double> slopes = {1, 2, rule_.limit.of(0) / rule_.after_f / options_.devices};
+    if (!rule_.limit.uniform()) slopes.push_back(options_.microbatches);
+    for (const double slope : slopes)
       for (const bool f_first : {true, false})
         for (const double fitting_w : {0.0, 0.5, 1.0})
           consider(play_greedily, GreedySettings{slope, f_first, fitting_w});
@@ -380,6 +385,11 @@ Schedule zb_under_limit(std::string name, const GeneratorOptions& options, const
   Best best(options, rule);
   best.consider_heuristic();
   best.consider_greedy();
+  if (!rule.limit.uniform()) {
+    best.limit_all(rule.limit.least());  // what fits there fits everywhere
+    best.consider_heuristic();
+    best.consider_greedy();
+  }
   return best.schedule(std::move(name));
 }
 
@@ -399,21 +409,25 @@ Schedule generate_capped(const GeneratorOptions& options) {
         "--memory-cap is missing: zb takes from 1 (one microbatch at a time) to {} (no limit) "
         "stage-activations per device; 1f1b holds {}",
         m, std::min(m, options.devices));
-  const double cap = *options.memory_cap;
-  if (!(cap >= 1))
-    throw CapTooLow(fmt::format("--memory-cap is {}: an F alone holds 1 stage-activation; give a "
+  const MemoryCap& cap = *options.memory_cap;
+  std::vector<double> enough, limits;
+  for (int j = 0; j < static_cast<int>(cap.size()); ++j) {
+    enough.push_back(std::max(cap.of(j), 1.0));
+    // Whole stashes fill only whole units of the cap.
+    limits.push_back(options.keep_after_i == 1 ? std::floor(cap.of(j)) : cap.of(j));
+  }
+  if (!(cap.least() >= 1))
+    throw CapTooLow(fmt::format("--memory-cap is {}: an F alone holds 1 stage-activation; give {} "
                                 "cap of 1 to {} (no limit)",
-                                number(cap), m),
-                    1);
+                                cap.text(), cap.size() == 1 ? "a" : "every device a", m),
+                    enough);
   if (!(options.keep_after_i >= 0 && options.keep_after_i <= 1))
     throw user_error(
         "--keep-after-i is {}: needs the share of activation memory kept between I and W, from 0 "
         "to 1",
         number(options.keep_after_i));
-  // Whole stashes fill only whole units of the cap.
-  const double limit = options.keep_after_i == 1 ? std::floor(cap) : cap;
   return zb_under_limit("zb", options,
-                        {.after_f = 1, .after_i = options.keep_after_i, .limit = limit});
+                        {.after_f = 1, .after_i = options.keep_after_i, .limit = limits});
 }
 
 }  // namespace

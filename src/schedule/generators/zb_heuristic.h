@@ -11,9 +11,9 @@ namespace sluice {
 
 // What one microbatch counts on a device against the limit.
 struct StashRule {
-  double after_f = 1;  // from the start of its F to the end of its I
-  double after_i = 1;  // from there to the end of its W; at most after_f
-  double limit = 1;    // per device; at least after_f
+  double after_f = 1;   // from the start of its F to the end of its I
+  double after_i = 1;   // from there to the end of its W; at most after_f
+  MemoryCap limit = 1;  // at least after_f
 
   double held(int in_flight, int pending_w) const {
     return after_f * in_flight + after_i * pending_w;
