@@ -84,14 +84,22 @@ double cap_of(const RunPlan& plan, std::size_t device) {
   return caps.empty() ? 0 : caps[caps.size() == 1 ? 0 : device] * (1 << 20);
 }
 
+// Why train would not start: the first device that needs more than its cap.
+std::string cap_problem(const RunPlan& plan, const std::vector<RankMemory>& ranks) {
+  for (std::size_t d = 0; d < ranks.size(); ++d)
+    if (const double cap = cap_of(plan, d), need = static_cast<double>(ranks[d].total());
+        cap > 0 && need > cap)
+      return fmt::format(
+          "device {} needs {} MiB, and parallelism.device_memory_mib is {}: raise it, or use "
+          "smaller microbatches, more recomputation or more devices",
+          d, mebibytes(need), mebibytes(cap));
+  return "";
+}
+
 std::optional<bool> fits(const DryRun& dry) {
   const RunPlan& plan = dry.run.plan;
-  bool capped = false;
-  for (std::size_t d = 0; d < dry.ranks.size(); ++d)
-    if (const double cap = cap_of(plan, d); cap > 0) {
-      if (static_cast<double>(dry.ranks[d].total()) > cap) return false;
-      capped = true;
-    }
+  if (!cap_problem(plan, dry.ranks).empty()) return false;
+  const bool capped = !plan.config.parallelism.device_memory_mib.empty();
   if (dry.machine_bytes) return needed_bytes(plan, dry.ranks) <= *dry.machine_bytes;
   return capped ? std::optional(true) : std::nullopt;
 }
@@ -100,8 +108,9 @@ std::optional<bool> fits(const DryRun& dry) {
 std::vector<std::string> check_files(const RunPlan& plan, int rollback) {
   const std::string& path = plan.config.data.path;
   std::error_code ignored;
-  const bool there = !path.empty() && (std::filesystem::exists(path, ignored) ||
-                                       std::filesystem::exists(indexed_prefix(path) + ".idx", ignored));
+  const bool there =
+      !path.empty() && (std::filesystem::exists(path, ignored) ||
+                        std::filesystem::exists(indexed_prefix(path) + ".idx", ignored));
   if (!there) {
     std::vector<std::string> remarks = check_before_run(plan, nullptr, rollback);
     remarks.push_back(path.empty() ? "data.path is not set: the data was not checked"
@@ -135,16 +144,9 @@ void add_remarks(DryRun& dry) {
         on_threads(plan) ? "all ranks together need" : "the largest rank needs",
         mebibytes(static_cast<double>(needed)),
         mebibytes(static_cast<double>(*dry.machine_bytes))));
-  for (std::size_t d = 0; d < dry.ranks.size(); ++d)
-    if (const double cap = cap_of(plan, d), need = static_cast<double>(dry.ranks[d].total());
-        cap > 0 && need > cap)
-      out.push_back(fmt::format(
-          "device {} needs {} MiB, and parallelism.device_memory_mib is {}: use smaller "
-          "microbatches, more recomputation or more devices",
-          d, mebibytes(need), mebibytes(cap)));
   // A run on another machine may be planned here, so these are remarks and no errors.
   for (const std::string& problem :
-       {weights, launch_problem(plan.config.comm, plan.mesh.size())})
+       {weights, cap_problem(plan, dry.ranks), launch_problem(plan.config.comm, plan.mesh.size())})
     if (!problem.empty()) out.push_back("train would refuse here: " + problem);
 }
 
@@ -164,9 +166,10 @@ DryRun dry_run(const PlannedRun& run, int rollback) {
   return dry;
 }
 
-void check_weights_fit(const RunPlan& plan) {
-  if (const std::string problem = weights_problem(plan, memory_by_rank(plan)); !problem.empty())
-    throw user_error("{}", problem);
+void check_memory(const RunPlan& plan) {
+  const std::vector<RankMemory> ranks = memory_by_rank(plan);
+  for (const std::string& problem : {weights_problem(plan, ranks), cap_problem(plan, ranks)})
+    if (!problem.empty()) throw UserError(problem);
 }
 
 }  // namespace sluice::cli

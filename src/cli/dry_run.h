@@ -10,7 +10,8 @@ namespace sluice::cli {
 DryRun dry_run(const PlannedRun& run, int rollback);
 
 // Throws UserError where weights, gradients and optimizer alone are more than this machine's memory
-// and swap: such a run would allocate until it is killed.
-void check_weights_fit(const RunPlan& plan);
+// and swap, since such a run would allocate until it is killed; and where a device needs more than
+// parallelism.device_memory_mib.
+void check_memory(const RunPlan& plan);
 
 }  // namespace sluice::cli

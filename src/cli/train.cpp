@@ -30,7 +30,8 @@ std::string stopped_text(const CheckpointConfig& checkpoint, std::int64_t step) 
 }
 
 // The last step beside its prediction, for all ranks.
-void report_step(const TrainRequest& request, const Schedule& schedule, RunEnd end, Progress& progress) {
+void report_step(const TrainRequest& request, const Schedule& schedule, RunEnd end,
+                 Progress& progress) {
   if (!end.costs) {
     if (request.trace.empty()) return;
     throw user_error(
@@ -48,7 +49,7 @@ ExitCode run(const TrainRequest& request) {
   const Config& config = plan.config;
   const Datasets data = open_datasets(config);
   if (!request.trace.empty()) check_trace(request.trace);
-  check_weights_fit(plan);
+  check_memory(plan);
 
   std::signal(SIGPIPE, SIG_IGN);  // the run goes on when the reader of its lines has left
   const RankDevices devices(config.cluster, own_gpu(config.comm));

@@ -118,7 +118,7 @@ TEST_F(PlanCommands, ARunFitsIntoItsCaps) {
   const Json small = json(gpu + "--parallelism.device_memory_mib=1000,1");
   EXPECT_EQ(small["fits"], false);
   const std::string remark = small["remarks"].back();
-  EXPECT_TRUE(remark.starts_with("device 1 needs ")) << remark;
+  EXPECT_TRUE(remark.starts_with("train would refuse here: device 1 needs ")) << remark;
   EXPECT_NE(remark.find("parallelism.device_memory_mib is 1.00"), std::string::npos) << remark;
   // A machine has its own limit beside them.
   EXPECT_EQ(json("train run.toml --dry-run --parallelism.device_memory_mib=1")["fits"], false);
