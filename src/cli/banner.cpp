@@ -24,19 +24,18 @@ std::vector<std::string> banner(const RunPlan& plan, const Datasets& data, int t
   if (data.held_out)
     data_line +=
         fmt::format(", {} held out", with_commas(std::to_string(data.held_out->num_samples())));
-  return {
-      fmt::format("model: {}, {}, dim {}, {}, {}", config.model.shape,
-                  counted(config.model.layers, "layer"), config.model.dim,
-                  counted(num_parameters(plan.shape), "parameter"), config.training.dtype),
-      fmt::format("mesh: {} data x {} pipeline x {} tensor = {} ({}), {} each, on {}", mesh.data(),
-                  mesh.pipeline, mesh.tensor, counted(mesh.size(), "rank"), config.comm.backend,
-                  counted(threads_per_rank, "thread"), device),
-      fmt::format("schedule: {}, {} of {} per step", schedule.name,
-                  counted(schedule.num_microbatches, "microbatch"),
-                  counted(plan.sequences(), "sequence")),
-      data_line,
-      fmt::format("folders: {}, {}", folder_text("checkpoints", config.checkpoint.folder),
-                  folder_text("metrics", config.metrics.folder))};
+  return {fmt::format("model: {}, {}, dim {}, {}, {}", config.model.shape,
+                      counted(config.model.layers, "layer"), config.model.dim,
+                      counted(num_parameters(plan.shape), "parameter"), config.training.dtype),
+          fmt::format("mesh: {} data x {} pipeline x {} tensor = {} ({}), {} each, on {}",
+                      mesh.data(), mesh.pipeline, mesh.tensor, counted(mesh.size(), "rank"),
+                      config.comm.backend, counted(threads_per_rank, "thread"), device),
+          fmt::format("schedule: {}, {} of {} per step", schedule.name,
+                      counted(schedule.num_microbatches, "microbatch"),
+                      counted(plan.sequences(), "sequence")),
+          data_line,
+          fmt::format("folders: {}, {}", folder_text("checkpoints", config.checkpoint.folder),
+                      folder_text("metrics", config.metrics.folder))};
 }
 
 }  // namespace sluice::cli

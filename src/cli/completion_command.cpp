@@ -4,8 +4,8 @@
 
 #include "base/text.h"
 #include "cli/commands.h"
-#include "cli/run_config.h"
 #include "cli/output.h"
+#include "cli/run_config.h"
 
 namespace sluice::cli {
 namespace {

@@ -32,8 +32,7 @@ void run(const Flags& flags) {
   words.push_back("--parallelism.layers_per_stage=auto");
   if (!flags.costs.empty()) words.push_back("--parallelism.costs=" + flags.costs);
   if (!flags.memory.empty()) words.push_back("--parallelism.device_memory_mib=" + flags.memory);
-  const PlannedRun planned =
-      plan_open_run(with_chosen_backend(load_run_config(flags.file, words)));
+  const PlannedRun planned = plan_open_run(with_chosen_backend(load_run_config(flags.file, words)));
   for (const std::string& note : planned.notes)
     say("sluice: {}\n", note);
   const PartitionReport report = partition_report(planned);
@@ -49,13 +48,12 @@ void add_partition(CLI::App& app) {
   flags->command = command;
   command->add_option("config", flags->file, "configuration in TOML (docs/configuration.md)")
       ->required();
-  command
-      ->add_option("--costs", flags->costs,
-                   "costs file of sluice profile (parallelism.costs)")
+  command->add_option("--costs", flags->costs, "costs file of sluice profile (parallelism.costs)")
       ->type_name("FILE");
   command
-      ->add_option("--memory-cap-mib", flags->memory,
-                   "memory limit in MiB, of every device or one per device (parallelism.device_memory_mib)")
+      ->add_option(
+          "--memory-cap-mib", flags->memory,
+          "memory limit in MiB, of every device or one per device (parallelism.device_memory_mib)")
       ->type_name("X[,X..]");
   flags->output.add(*command, "text (default), json");
   command->allow_extras();

@@ -72,8 +72,7 @@ ExitCode run(const Flags& flags) {
     }
   }
   dry_run_format(flags);
-  return train({.config =
-                    [&] { return load_run_config(flags.file, flags.command->remaining()); },
+  return train({.config = [&] { return load_run_config(flags.file, flags.command->remaining()); },
                 .trace = flags.trace,
                 .rollback = flags.rollback});
 }

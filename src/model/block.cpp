@@ -4,9 +4,9 @@
 #include <limits>
 
 #include "base/error.h"
-#include "run/stash.h"
 #include "cuda/functions.h"
 #include "model/attention_cuda.h"
+#include "run/stash.h"
 
 namespace sluice {
 namespace {

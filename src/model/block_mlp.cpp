@@ -1,8 +1,8 @@
 // The MLP of a block: all tokens at once, or on a GPU chunk by chunk.
 #include <algorithm>
 
-#include "run/workspace.h"
 #include "model/block.h"
+#include "run/workspace.h"
 
 namespace sluice {
 

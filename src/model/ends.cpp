@@ -1,9 +1,9 @@
 #include "model/ends.h"
 
 #include "base/error.h"
+#include "cuda/functions.h"
 #include "run/stash.h"
 #include "run/workspace.h"
-#include "cuda/functions.h"
 
 namespace sluice {
 namespace {

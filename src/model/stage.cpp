@@ -27,8 +27,7 @@ void Stage::begin_step(SliceBounds bounds, double loss_scale) {
   if (bounds != bounds_) {
     rotations_.assign(bounds.size() - 1, {});
     positions_.assign(bounds.size() - 1, {});
-    long_lengths_ = long_lengths(plan_.shape, tensor_.size(), kind_.dtype,
-                                 bounds, long_document_);
+    long_lengths_ = long_lengths(plan_.shape, tensor_.size(), kind_.dtype, bounds, long_document_);
   }
   bounds_ = std::move(bounds);
   loss_scale_ = loss_scale;

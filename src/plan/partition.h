@@ -15,7 +15,8 @@ namespace sluice {
 //   1. the least work on the busiest device;
 //   2. of those, the smallest differences in work between the stages of a device, added up over the
 //      devices: a V or a loop flows best when its stages take as long as each other;
-//   3. of those, the least memory on the device with most; where devices have caps of their own, the
+//   3. of those, the least memory on the device with most; where devices have caps of their own,
+//   the
 //      one that comes nearest to its cap counts;
 //   4. of those, the least sum of the devices' squared work.
 // Exact: all splits of a device's layers over its stages are looked at, as far as they can still be

@@ -3,8 +3,8 @@
 
 #include <optional>
 
-#include "data/dataset.h"
 #include "config/config.h"
+#include "data/dataset.h"
 
 namespace sluice {
 

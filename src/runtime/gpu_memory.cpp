@@ -91,11 +91,11 @@ UserError out_of_memory(const RunPlan& plan, const Communicator& world, const at
                     remedy_for_states(plan.config)),
         ExitCode::temporary);
   const bool shared = plan.schedule.num_devices() > 1 && !world.moves_device_memory();
-  return UserError(
-      fmt::format("out of GPU memory ({:.1f} GiB); in use: {}{}; {}", total,
-                  memory_line(memory, use.allocated),
-                  shared ? " (including activations of other ranks)" : "", remedy(plan.config, memory)),
-      ExitCode::temporary);
+  return UserError(fmt::format("out of GPU memory ({:.1f} GiB); in use: {}{}; {}", total,
+                               memory_line(memory, use.allocated),
+                               shared ? " (including activations of other ranks)" : "",
+                               remedy(plan.config, memory)),
+                   ExitCode::temporary);
 }
 
 PeakMemory peak_memory(const at::Device& device) {

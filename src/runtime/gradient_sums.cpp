@@ -21,7 +21,7 @@ void GradientSums::finish() {
 }
 
 at::Tensor GradientSums::exchange(int peer, const at::Tensor& mine, TrafficClass traffic,
-                             const char* label) {
+                                  const char* label) {
   parts_.traffic.add(traffic, mine.numel());
   Communicator& pipeline = parts_.mesh.pipeline();
   // On a GPU the tensor itself is handed over, so it is copied: this rank writes to its own next.

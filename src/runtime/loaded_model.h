@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "model/decoder.h"
 #include "config/config.h"
+#include "model/decoder.h"
 
 namespace sluice {
 

@@ -6,9 +6,9 @@
 #include <chrono>
 #include <set>
 
+#include "run/op_costs.h"
 #include "runtime/alone.h"
 #include "runtime/op_timings.h"
-#include "run/op_costs.h"
 #include "runtime/trainer.h"
 
 namespace sluice {

@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "cuda/device.h"
 #include "config/config.h"
+#include "cuda/device.h"
 
 namespace sluice {
 

@@ -34,16 +34,15 @@ Trainer::Trainer(const RunPlan& plan, const Dataset& data, Communicator& world,
   collect_weights();
   const Boundary boundary{&tensor_group_, tensor_.sequence_norms(), plan.scatter(), &traffic_};
   executor_ = std::make_unique<Executor>(plan.schedule, local_, mesh_.pipeline(), boundary);
-  executor_->set_hooks(
-      {.reduce = [this](int stage) { sums_->begin(stage); }, .poll = [this] { deferral_->poll(); }});
+  executor_->set_hooks({.reduce = [this](int stage) { sums_->begin(stage); },
+                        .poll = [this] { deferral_->poll(); }});
   forwards_ = forward_only(plan.schedule);
   evaluator_ = std::make_unique<Executor>(forwards_, local_, mesh_.pipeline(), boundary, true);
   optimizer_ = std::make_unique<Optimizer>(
       plan.config.optimizer, static_cast<std::uint64_t>(plan.config.debug.seed), all_weights_);
-  sums_ = std::make_unique<GradientSums>(GradientSums::Parts{
-      plan_, mesh_, tensor_group_, data_parallel_, traffic_, local_, weights_});
-  deferral_ =
-      std::make_unique<Deferral>(plan_, *optimizer_, data_parallel_, all_weights_, totals_);
+  sums_ = std::make_unique<GradientSums>(
+      GradientSums::Parts{plan_, mesh_, tensor_group_, data_parallel_, traffic_, local_, weights_});
+  deferral_ = std::make_unique<Deferral>(plan_, *optimizer_, data_parallel_, all_weights_, totals_);
   forward_prefix_ =
       closed_forward_prefixes(plan.schedule)[static_cast<std::size_t>(mesh_.place().pipeline)];
   plans_ = make_attention_plans(plan, machine, data);
@@ -195,8 +194,7 @@ std::optional<StepResult> Trainer::advance(std::int64_t number, const std::funct
   std::optional<StepResult> before;
   result.executed = execute(scale, before);
   sums_->finish();
-  deferral_->begin(std::move(result),
-                   device_totals(weights_, local_loss(), stop && stop(), mesh_));
+  deferral_->begin(std::move(result), device_totals(weights_, local_loss(), stop && stop(), mesh_));
   return config.parallelism.deferred_validation ? before : settle();
 }
 

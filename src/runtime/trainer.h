@@ -30,8 +30,8 @@ std::map<int, std::unique_ptr<Stage>> make_stages(const RunPlan& plan, int devic
 
 class Trainer {
  public:
-  // REQUIRES: the world has as many ranks as the plan's mesh; plan, data and world outlive it. Every
-  // rank calls it.
+  // REQUIRES: the world has as many ranks as the plan's mesh; plan, data and world outlive it.
+  // Every rank calls it.
   Trainer(const RunPlan& plan, const Dataset& data, Communicator& world,
           const Machine& machine = {});
 

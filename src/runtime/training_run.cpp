@@ -309,8 +309,7 @@ void show_sample(const TrainingRun& run, Communicator& world, const RunEnd& end)
   const std::string checkpoint = config.checkpoint.folder + "/" + step_folder_name(end.last_step);
   if (world.rank() != 0 || !is_there(checkpoint)) return;
   try {
-    const std::string text =
-        sample_text(checkpoint, config.generate.prompt, {}, run.device);
+    const std::string text = sample_text(checkpoint, config.generate.prompt, {}, run.device);
     run.on_note(fmt::format("step {} continues generate.prompt:", end.last_step));
     run.on_sample(text);
   } catch (const c10::OutOfMemoryError&) {

@@ -1,10 +1,10 @@
 // FLOPs by hand: what training, the planner and the benchmarks count.
 #include "cost/flops.h"
-#include "cost/slices.h"
 
 #include <gtest/gtest.h>
 
 #include "cost/parameters.h"
+#include "cost/slices.h"
 
 namespace sluice {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "base/error.h"
 #include "cost/flops.h"
-#include "cost/slices.h"
 #include "cost/part_times.h"
+#include "cost/slices.h"
 #include "plan/device_memory.h"
 #include "plan/run_memory.h"
 #include "run/op_costs.h"

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <ctime>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 
 #include "support/golden.h"
@@ -307,8 +307,8 @@ TEST(Safetensors, FileThatShrinksWhileOpenIsAnError) {
   }
 }
 
-// Four times the entries take about four times as long, not sixteen: in time of the processor, which
-// other programs do not use up.
+// Four times the entries take about four times as long, not sixteen: in time of the processor,
+// which other programs do not use up.
 TEST(Safetensors, TheTimeOfAHeaderGrowsWithItsEntries) {
   const auto seconds = [](int entries) {
     std::string json = "{";
@@ -322,7 +322,8 @@ TEST(Safetensors, TheTimeOfAHeaderGrowsWithItsEntries) {
       return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
     };
     const double begin = now();
-    const SafetensorsHeader header = parse_safetensors_header(json, 4 * static_cast<std::uint64_t>(entries), "x");
+    const SafetensorsHeader header =
+        parse_safetensors_header(json, 4 * static_cast<std::uint64_t>(entries), "x");
     EXPECT_EQ(header.tensors.size(), static_cast<std::size_t>(entries));
     return now() - begin;
   };

@@ -269,7 +269,8 @@ std::string read_hf_token_ids(std::string_view json, const std::string& path) {
 
 std::string write_hf_config(const ModelConfig& model, const HfConfigOptions& options) {
   const bool gpt2 = model.shape == ModelFamily::gpt2;
-  SLUICE_CHECK(gpt2 || model.shape == ModelFamily::llama, "no config.json is known for {}", model.shape);
+  SLUICE_CHECK(gpt2 || model.shape == ModelFamily::llama, "no config.json is known for {}",
+               model.shape);
   const char* dtype = options.dtype == Dtype::bf16 ? "bfloat16" : "float32";
   Json config;
   config["architectures"] = {gpt2 ? "GPT2LMHeadModel" : "LlamaForCausalLM"};
