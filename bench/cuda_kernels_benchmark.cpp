@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "cuda/device.h"
-#include "cuda/functions.h"
-#include "cuda/products.h"
+#include "sluice/cuda/device.h"
+#include "sluice/cuda/functions.h"
+#include "sluice/cuda/products.h"
 
 namespace sluice {
 namespace {

@@ -16,17 +16,17 @@
 #include <random>
 #include <thread>
 
-#include "base/error.h"
-#include "base/names.h"
-#include "base/text.h"
-#include "comm/threads/threads.h"
-#include "cost/flops.h"
-#include "cuda/device.h"
-#include "plan/plan_run.h"
-#include "runtime/profiling.h"
-#include "runtime/rank_device.h"
-#include "runtime/trainer.h"
-#include "sim/simulate.h"
+#include "sluice/base/error.h"
+#include "sluice/base/names.h"
+#include "sluice/base/text.h"
+#include "sluice/comm/threads/threads.h"
+#include "sluice/cost/flops.h"
+#include "sluice/cuda/device.h"
+#include "sluice/plan/plan_run.h"
+#include "sluice/runtime/profiling.h"
+#include "sluice/runtime/rank_device.h"
+#include "sluice/runtime/trainer.h"
+#include "sluice/sim/simulate.h"
 
 namespace sluice {
 namespace {

@@ -15,14 +15,14 @@
 #include <map>
 #include <optional>
 
-#include "comm/threads/threads.h"
-#include "plan/plan_run.h"
-#include "runtime/allocator.h"
-#include "runtime/alone.h"
-#include "runtime/executor.h"
-#include "runtime/profiling.h"
-#include "runtime/trainer.h"
-#include "sim/simulate.h"
+#include "sluice/comm/threads/threads.h"
+#include "sluice/plan/plan_run.h"
+#include "sluice/runtime/allocator.h"
+#include "sluice/runtime/alone.h"
+#include "sluice/runtime/executor.h"
+#include "sluice/runtime/profiling.h"
+#include "sluice/runtime/trainer.h"
+#include "sluice/sim/simulate.h"
 
 namespace sluice {
 namespace {

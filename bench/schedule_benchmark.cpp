@@ -1,8 +1,8 @@
 // Speed of the pure side: generate, prove, simulate. Figures are in docs/benchmarks.md.
 #include <benchmark/benchmark.h>
 
-#include "schedule/validate.h"
-#include "sim/simulate.h"
+#include "sluice/schedule/validate.h"
+#include "sluice/sim/simulate.h"
 
 namespace sluice {
 namespace {

@@ -6,10 +6,10 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
-#include "comm/threads/threads.h"
-#include "model/autograd_layer.h"
-#include "plan/plan_run.h"
-#include "runtime/trainer.h"
+#include "sluice/comm/threads/threads.h"
+#include "sluice/model/autograd_layer.h"
+#include "sluice/plan/plan_run.h"
+#include "sluice/runtime/trainer.h"
 
 namespace {
 

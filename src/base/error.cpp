@@ -1,4 +1,4 @@
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 

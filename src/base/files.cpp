@@ -1,4 +1,4 @@
-#include "base/files.h"
+#include "sluice/base/files.h"
 
 #include <cerrno>
 #include <cstdio>
@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "base/storage_error.h"
+#include "sluice/base/storage_error.h"
 
 namespace sluice {
 namespace {

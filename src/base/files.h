@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <string>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 

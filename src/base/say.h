@@ -8,7 +8,7 @@
 #include <string_view>
 #include <type_traits>
 
-#include "base/text.h"
+#include "sluice/base/text.h"
 
 namespace sluice {
 

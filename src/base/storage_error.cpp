@@ -1,4 +1,4 @@
-#include "base/storage_error.h"
+#include "sluice/base/storage_error.h"
 
 #include <cerrno>
 

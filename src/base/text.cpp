@@ -1,4 +1,4 @@
-#include "base/text.h"
+#include "sluice/base/text.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 

@@ -1,8 +1,8 @@
-#include "cli/banner.h"
+#include "sluice/cli/banner.h"
 
-#include "base/names.h"
-#include "base/text.h"
-#include "cost/parameters.h"
+#include "sluice/base/names.h"
+#include "sluice/base/text.h"
+#include "sluice/cost/parameters.h"
 
 namespace sluice::cli {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "run/plan.h"
-#include "runtime/datasets.h"
+#include "sluice/run/plan.h"
+#include "sluice/runtime/datasets.h"
 
 namespace sluice::cli {
 

@@ -1,10 +1,10 @@
 // sluice check FILE: is a schedule valid, wherever it comes from?
 #include <algorithm>
 
-#include "base/text.h"
-#include "cli/commands.h"
-#include "cli/price.h"
-#include "schedule/text_format.h"
+#include "sluice/base/text.h"
+#include "sluice/cli/commands.h"
+#include "sluice/cli/price.h"
+#include "sluice/schedule/text_format.h"
 
 namespace sluice::cli {
 namespace {

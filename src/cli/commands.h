@@ -5,7 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice::cli {
 

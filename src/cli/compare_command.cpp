@@ -3,12 +3,12 @@
 
 #include <algorithm>
 
-#include "base/say.h"
-#include "base/text.h"
-#include "cli/commands.h"
-#include "cli/comparison.h"
-#include "cli/output.h"
-#include "trace/render.h"
+#include "sluice/base/say.h"
+#include "sluice/base/text.h"
+#include "sluice/cli/commands.h"
+#include "sluice/cli/comparison.h"
+#include "sluice/cli/output.h"
+#include "sluice/trace/render.h"
 
 namespace sluice::cli {
 namespace {

@@ -1,13 +1,13 @@
-#include "cli/comparison.h"
+#include "sluice/cli/comparison.h"
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
 
-#include "base/text.h"
-#include "cli/price.h"
-#include "plan/redeal.h"
-#include "schedule/validate.h"
+#include "sluice/base/text.h"
+#include "sluice/cli/price.h"
+#include "sluice/plan/redeal.h"
+#include "sluice/schedule/validate.h"
 
 namespace sluice::cli {
 namespace {

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "cli/options.h"
-#include "sim/simulate.h"
+#include "sluice/cli/options.h"
+#include "sluice/sim/simulate.h"
 
 namespace sluice::cli {
 

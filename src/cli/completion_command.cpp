@@ -2,10 +2,10 @@
 // they added themselves.
 #include <algorithm>
 
-#include "base/text.h"
-#include "cli/commands.h"
-#include "cli/output.h"
-#include "cli/run_config.h"
+#include "sluice/base/text.h"
+#include "sluice/cli/commands.h"
+#include "sluice/cli/output.h"
+#include "sluice/cli/run_config.h"
 
 namespace sluice::cli {
 namespace {

@@ -8,14 +8,14 @@
 #include <filesystem>
 #include <utility>
 
-#include "base/say.h"
-#include "base/text.h"
-#include "cli/commands.h"
-#include "cli/options.h"
-#include "data/bpe.h"
-#include "data/indexed.h"
-#include "data/token_source.h"
-#include "data/tokenizer.h"
+#include "sluice/base/say.h"
+#include "sluice/base/text.h"
+#include "sluice/cli/commands.h"
+#include "sluice/cli/options.h"
+#include "sluice/data/bpe.h"
+#include "sluice/data/indexed.h"
+#include "sluice/data/token_source.h"
+#include "sluice/data/tokenizer.h"
 
 namespace sluice::cli {
 namespace {

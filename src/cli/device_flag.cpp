@@ -1,8 +1,8 @@
-#include "cli/device_flag.h"
+#include "sluice/cli/device_flag.h"
 
-#include "base/error.h"
-#include "runtime/out_of_memory.h"
-#include "runtime/rank_device.h"
+#include "sluice/base/error.h"
+#include "sluice/runtime/out_of_memory.h"
+#include "sluice/runtime/rank_device.h"
 
 namespace sluice::cli {
 

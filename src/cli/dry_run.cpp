@@ -1,4 +1,4 @@
-#include "cli/dry_run.h"
+#include "sluice/cli/dry_run.h"
 
 #include <sys/sysinfo.h>
 #include <unistd.h>
@@ -8,12 +8,12 @@
 #include <fstream>
 #include <limits>
 
-#include "base/error.h"
-#include "base/names.h"
-#include "run/launch.h"
-#include "run/stash.h"
-#include "runtime/datasets.h"
-#include "runtime/preflight.h"
+#include "sluice/base/error.h"
+#include "sluice/base/names.h"
+#include "sluice/run/launch.h"
+#include "sluice/run/stash.h"
+#include "sluice/runtime/datasets.h"
+#include "sluice/runtime/preflight.h"
 
 namespace sluice::cli {
 namespace {

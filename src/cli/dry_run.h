@@ -1,7 +1,7 @@
 // What can be said of a run on this machine without running it.
 #pragma once
 
-#include "report/dry_run.h"
+#include "sluice/report/dry_run.h"
 
 namespace sluice::cli {
 

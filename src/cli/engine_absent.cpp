@@ -2,9 +2,9 @@
 #include <array>
 #include <utility>
 
-#include "base/error.h"
-#include "cli/commands.h"
-#include "cli/train.h"
+#include "sluice/base/error.h"
+#include "sluice/cli/commands.h"
+#include "sluice/cli/train.h"
 
 namespace sluice::cli {
 namespace {

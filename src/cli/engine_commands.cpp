@@ -1,5 +1,5 @@
 // The commands that need the machine side.
-#include "cli/commands.h"
+#include "sluice/cli/commands.h"
 
 namespace sluice::cli {
 

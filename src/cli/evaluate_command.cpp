@@ -3,13 +3,13 @@
 #include <cmath>
 #include <filesystem>
 
-#include "base/text.h"
-#include "cli/commands.h"
-#include "cli/device_flag.h"
-#include "cli/output.h"
-#include "data/token_lines.h"
-#include "runtime/evaluation.h"
-#include "runtime/files/safetensors.h"
+#include "sluice/base/text.h"
+#include "sluice/cli/commands.h"
+#include "sluice/cli/device_flag.h"
+#include "sluice/cli/output.h"
+#include "sluice/data/token_lines.h"
+#include "sluice/runtime/evaluation.h"
+#include "sluice/runtime/files/safetensors.h"
 
 namespace sluice::cli {
 namespace {

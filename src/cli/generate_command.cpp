@@ -3,13 +3,13 @@
 
 #include <chrono>
 
-#include "base/say.h"
-#include "base/text.h"
-#include "cli/commands.h"
-#include "cli/device_flag.h"
-#include "cli/options.h"
-#include "cli/output.h"
-#include "runtime/generation.h"
+#include "sluice/base/say.h"
+#include "sluice/base/text.h"
+#include "sluice/cli/commands.h"
+#include "sluice/cli/device_flag.h"
+#include "sluice/cli/options.h"
+#include "sluice/cli/output.h"
+#include "sluice/runtime/generation.h"
 
 namespace sluice::cli {
 namespace {

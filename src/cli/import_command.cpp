@@ -1,9 +1,9 @@
 // sluice import HF_DIR --out FOLDER and sluice export CHECKPOINT --out HF_DIR: weights from and to
 // Hugging Face folders.
-#include "base/names.h"
-#include "base/text.h"
-#include "cli/commands.h"
-#include "runtime/weights/hf_import.h"
+#include "sluice/base/names.h"
+#include "sluice/base/text.h"
+#include "sluice/cli/commands.h"
+#include "sluice/runtime/weights/hf_import.h"
 
 namespace sluice::cli {
 namespace {

@@ -2,11 +2,11 @@
 // that it was saved under do not change them.
 #include <fmt/ranges.h>
 
-#include "base/text.h"
-#include "cli/commands.h"
-#include "cli/output.h"
-#include "runtime/files/checkpoint_folder.h"
-#include "runtime/files/digest.h"
+#include "sluice/base/text.h"
+#include "sluice/cli/commands.h"
+#include "sluice/cli/output.h"
+#include "sluice/runtime/files/checkpoint_folder.h"
+#include "sluice/runtime/files/digest.h"
 
 namespace sluice::cli {
 namespace {

@@ -3,9 +3,9 @@
 
 #include <csignal>
 
-#include "base/text.h"
-#include "cli/commands.h"
-#include "cli/report.h"
+#include "sluice/base/text.h"
+#include "sluice/cli/commands.h"
+#include "sluice/cli/report.h"
 
 namespace {
 

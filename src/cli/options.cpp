@@ -1,15 +1,15 @@
-#include "cli/options.h"
+#include "sluice/cli/options.h"
 
 #include <fmt/ranges.h>
 
 #include <memory>
 #include <numeric>
 
-#include "base/error.h"
-#include "base/text.h"
-#include "cost/known_models.h"
-#include "cost/profiled_slices.h"
-#include "plan/redeal.h"
+#include "sluice/base/error.h"
+#include "sluice/base/text.h"
+#include "sluice/cost/known_models.h"
+#include "sluice/cost/profiled_slices.h"
+#include "sluice/plan/redeal.h"
 
 namespace sluice::cli {
 namespace {

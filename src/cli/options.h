@@ -8,11 +8,11 @@
 #include <string_view>
 #include <vector>
 
-#include "base/error.h"
-#include "base/files.h"
-#include "cost/costs.h"
-#include "schedule/generators/generator.h"
-#include "schedule/schedule.h"
+#include "sluice/base/error.h"
+#include "sluice/base/files.h"
+#include "sluice/cost/costs.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/schedule.h"
 
 namespace sluice::cli {
 

@@ -1,4 +1,4 @@
-#include "cli/output.h"
+#include "sluice/cli/output.h"
 
 #include <fcntl.h>
 #include <sys/ioctl.h>
@@ -12,12 +12,12 @@
 #include <cstring>
 #include <filesystem>
 
-#include "base/error.h"
-#include "base/text.h"
-#include "schedule/text_format.h"
-#include "schedule/transforms/torch_lowering.h"
-#include "trace/render.h"
-#include "trace/style.h"
+#include "sluice/base/error.h"
+#include "sluice/base/text.h"
+#include "sluice/schedule/text_format.h"
+#include "sluice/schedule/transforms/torch_lowering.h"
+#include "sluice/trace/render.h"
+#include "sluice/trace/style.h"
 
 namespace sluice::cli {
 namespace {

@@ -3,10 +3,10 @@
 
 #include <string>
 
-#include "cli/options.h"
-#include "schedule/generators/block_bound.h"
-#include "schedule/validate.h"
-#include "sim/simulate.h"
+#include "sluice/cli/options.h"
+#include "sluice/schedule/generators/block_bound.h"
+#include "sluice/schedule/validate.h"
+#include "sluice/sim/simulate.h"
 
 namespace sluice::cli {
 

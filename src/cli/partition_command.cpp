@@ -1,11 +1,11 @@
 // sluice partition CONFIG: how many layers each stage gets, and the work, memory and time that this
 // gives.
-#include "base/say.h"
-#include "base/text.h"
-#include "cli/commands.h"
-#include "cli/output.h"
-#include "cli/run_config.h"
-#include "report/partition.h"
+#include "sluice/base/say.h"
+#include "sluice/base/text.h"
+#include "sluice/cli/commands.h"
+#include "sluice/cli/output.h"
+#include "sluice/cli/run_config.h"
+#include "sluice/report/partition.h"
 
 namespace sluice::cli {
 namespace {

@@ -1,10 +1,10 @@
-#include "cli/price.h"
+#include "sluice/cli/price.h"
 
 #include <fmt/ranges.h>
 
-#include "base/say.h"
-#include "base/text.h"
-#include "plan/redeal.h"
+#include "sluice/base/say.h"
+#include "sluice/base/text.h"
+#include "sluice/plan/redeal.h"
 
 namespace sluice::cli {
 namespace {

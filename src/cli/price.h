@@ -1,8 +1,8 @@
 // From a schedule to what a user asked to see of it: prove it, price it, write it.
 #pragma once
 
-#include "base/error.h"
-#include "cli/output.h"
+#include "sluice/base/error.h"
+#include "sluice/cli/output.h"
 
 namespace sluice::cli {
 

@@ -2,16 +2,16 @@
 // file.
 #include <fmt/ranges.h>
 
-#include "base/say.h"
-#include "base/text.h"
-#include "cli/commands.h"
-#include "cli/output.h"
-#include "cli/report.h"
-#include "cli/run_config.h"
-#include "runtime/profiling.h"
-#include "runtime/rank_device.h"
-#include "runtime/ranks.h"
-#include "sim/simulate.h"
+#include "sluice/base/say.h"
+#include "sluice/base/text.h"
+#include "sluice/cli/commands.h"
+#include "sluice/cli/output.h"
+#include "sluice/cli/report.h"
+#include "sluice/cli/run_config.h"
+#include "sluice/runtime/profiling.h"
+#include "sluice/runtime/rank_device.h"
+#include "sluice/runtime/ranks.h"
+#include "sluice/sim/simulate.h"
 
 namespace sluice::cli {
 namespace {

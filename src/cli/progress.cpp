@@ -1,4 +1,4 @@
-#include "cli/progress.h"
+#include "sluice/cli/progress.h"
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>
@@ -10,8 +10,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "base/say.h"
-#include "base/text.h"
+#include "sluice/base/say.h"
+#include "sluice/base/text.h"
 
 namespace sluice::cli {
 namespace {

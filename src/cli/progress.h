@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "config/config.h"
-#include "runtime/files/metrics_log.h"
+#include "sluice/config/config.h"
+#include "sluice/runtime/files/metrics_log.h"
 
 namespace sluice::cli {
 

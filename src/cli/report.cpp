@@ -1,11 +1,11 @@
-#include "cli/report.h"
+#include "sluice/cli/report.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <new>
 
-#include "base/say.h"
-#include "comm/communicator.h"
+#include "sluice/base/say.h"
+#include "sluice/comm/communicator.h"
 
 namespace sluice::cli {
 namespace {

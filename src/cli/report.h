@@ -3,7 +3,7 @@
 
 #include <exception>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice::cli {
 

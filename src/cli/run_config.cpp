@@ -1,8 +1,8 @@
-#include "cli/run_config.h"
+#include "sluice/cli/run_config.h"
 
-#include "config/schema.h"
-#include "run/launch.h"
-#include "runtime/weights/saved_model.h"
+#include "sluice/config/schema.h"
+#include "sluice/run/launch.h"
+#include "sluice/runtime/weights/saved_model.h"
 
 namespace sluice::cli {
 

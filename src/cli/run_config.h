@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/plan_run.h"
+#include "sluice/plan/plan_run.h"
 
 namespace sluice::cli {
 

@@ -1,15 +1,15 @@
-#include "cli/run_trace.h"
+#include "sluice/cli/run_trace.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cerrno>
 
-#include "base/error.h"
-#include "cli/output.h"
-#include "runtime/files/file_system.h"
-#include "runtime/preflight.h"
-#include "trace/render.h"
+#include "sluice/base/error.h"
+#include "sluice/cli/output.h"
+#include "sluice/runtime/files/file_system.h"
+#include "sluice/runtime/preflight.h"
+#include "sluice/trace/render.h"
 
 namespace sluice::cli {
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "schedule/schedule.h"
-#include "sim/simulate.h"
+#include "sluice/schedule/schedule.h"
+#include "sluice/sim/simulate.h"
 
 namespace sluice::cli {
 

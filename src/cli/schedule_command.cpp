@@ -1,11 +1,11 @@
 // sluice schedule NAME: generate, prove, price, draw, export.
-#include "base/text.h"
-#include "cli/commands.h"
-#include "cli/output.h"
-#include "cli/price.h"
-#include "schedule/transforms/reductions.h"
-#include "schedule/transforms/split_backward.h"
-#include "schedule/transforms/torch_lowering.h"
+#include "sluice/base/text.h"
+#include "sluice/cli/commands.h"
+#include "sluice/cli/output.h"
+#include "sluice/cli/price.h"
+#include "sluice/schedule/transforms/reductions.h"
+#include "sluice/schedule/transforms/split_backward.h"
+#include "sluice/schedule/transforms/torch_lowering.h"
 
 namespace sluice::cli {
 namespace {

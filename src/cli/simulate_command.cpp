@@ -1,9 +1,9 @@
 // sluice simulate FILE: simulate and draw a schedule, wherever it comes from.
 #include <numeric>
 
-#include "cli/commands.h"
-#include "cli/price.h"
-#include "schedule/text_format.h"
+#include "sluice/cli/commands.h"
+#include "sluice/cli/price.h"
+#include "sluice/schedule/text_format.h"
 
 namespace sluice::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "cli/stop_signal.h"
+#include "sluice/cli/stop_signal.h"
 
 #include <signal.h>
 #include <time.h>
@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice::cli {
 namespace {

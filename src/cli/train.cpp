@@ -1,23 +1,23 @@
 // sluice train CONFIG: real training through any schedule, ranks as threads or as processes.
-#include "cli/train.h"
+#include "sluice/cli/train.h"
 
 #include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <memory>
 
-#include "cli/banner.h"
-#include "cli/dry_run.h"
-#include "cli/output.h"
-#include "cli/progress.h"
-#include "cli/report.h"
-#include "cli/run_config.h"
-#include "cli/run_trace.h"
-#include "cli/stop_signal.h"
-#include "runtime/datasets.h"
-#include "runtime/rank_device.h"
-#include "runtime/ranks.h"
-#include "runtime/training_run.h"
+#include "sluice/cli/banner.h"
+#include "sluice/cli/dry_run.h"
+#include "sluice/cli/output.h"
+#include "sluice/cli/progress.h"
+#include "sluice/cli/report.h"
+#include "sluice/cli/run_config.h"
+#include "sluice/cli/run_trace.h"
+#include "sluice/cli/stop_signal.h"
+#include "sluice/runtime/datasets.h"
+#include "sluice/runtime/rank_device.h"
+#include "sluice/runtime/ranks.h"
+#include "sluice/runtime/training_run.h"
 
 namespace sluice::cli {
 namespace {

@@ -4,8 +4,8 @@
 #include <functional>
 #include <string>
 
-#include "base/error.h"
-#include "config/config.h"
+#include "sluice/base/error.h"
+#include "sluice/config/config.h"
 
 namespace sluice::cli {
 

@@ -1,13 +1,13 @@
 // sluice train CONFIG: what can be answered without torch is answered here; train.h has the rest.
-#include "base/names.h"
-#include "cli/commands.h"
-#include "cli/dry_run.h"
-#include "cli/output.h"
-#include "cli/report.h"
-#include "cli/run_config.h"
-#include "cli/run_trace.h"
-#include "cli/train.h"
-#include "run/launch.h"
+#include "sluice/base/names.h"
+#include "sluice/cli/commands.h"
+#include "sluice/cli/dry_run.h"
+#include "sluice/cli/output.h"
+#include "sluice/cli/report.h"
+#include "sluice/cli/run_config.h"
+#include "sluice/cli/run_trace.h"
+#include "sluice/cli/train.h"
+#include "sluice/run/launch.h"
 
 namespace sluice::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "comm/communicator.h"
+#include "sluice/comm/communicator.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -6,7 +6,7 @@
 #include <new>
 #include <set>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 

@@ -1,8 +1,8 @@
-#include "comm/fault.h"
+#include "sluice/comm/fault.h"
 
 #include <thread>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 

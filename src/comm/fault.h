@@ -5,7 +5,7 @@
 #include <chrono>
 #include <memory>
 
-#include "comm/communicator.h"
+#include "sluice/comm/communicator.h"
 
 namespace sluice {
 

@@ -1,9 +1,9 @@
-#include "comm/mesh.h"
+#include "sluice/comm/mesh.h"
 
 #include <map>
 #include <vector>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 

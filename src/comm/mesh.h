@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "comm/communicator.h"
-#include "run/mesh_shape.h"
+#include "sluice/comm/communicator.h"
+#include "sluice/run/mesh_shape.h"
 
 namespace sluice {
 

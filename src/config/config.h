@@ -13,9 +13,9 @@
 #include <string_view>
 #include <vector>
 
-#include "config/data_format.h"
-#include "cost/model_shape.h"
-#include "cost/number_type.h"
+#include "sluice/config/data_format.h"
+#include "sluice/cost/model_shape.h"
+#include "sluice/cost/number_type.h"
 
 namespace sluice {
 

@@ -10,10 +10,10 @@
 #include <memory>
 #include <optional>
 
-#include "base/error.h"
-#include "base/storage_error.h"
-#include "base/text.h"
-#include "config/schema.h"
+#include "sluice/base/error.h"
+#include "sluice/base/storage_error.h"
+#include "sluice/base/text.h"
+#include "sluice/config/schema.h"
 
 namespace sluice {
 namespace {

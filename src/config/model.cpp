@@ -1,4 +1,4 @@
-#include "config/model.h"
+#include "sluice/config/model.h"
 
 namespace sluice {
 

@@ -1,8 +1,8 @@
 // The shape of the model that a configuration names.
 #pragma once
 
-#include "config/config.h"
-#include "cost/model_shape.h"
+#include "sluice/config/config.h"
+#include "sluice/cost/model_shape.h"
 
 namespace sluice {
 

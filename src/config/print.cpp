@@ -1,8 +1,8 @@
 // Configurations as TOML.
 #include <fmt/format.h>
 
-#include "base/text.h"
-#include "config/schema.h"
+#include "sluice/base/text.h"
+#include "sluice/config/schema.h"
 
 namespace sluice {
 namespace {

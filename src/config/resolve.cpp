@@ -1,11 +1,11 @@
-#include "config/resolve.h"
+#include "sluice/config/resolve.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "cost/slices.h"
-#include "schedule/generators/generator.h"
+#include "sluice/cost/slices.h"
+#include "sluice/schedule/generators/generator.h"
 
 namespace sluice {
 

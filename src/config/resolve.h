@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "config/config.h"
+#include "sluice/config/config.h"
 
 namespace sluice {
 

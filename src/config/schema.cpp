@@ -1,14 +1,14 @@
-#include "config/schema.h"
+#include "sluice/config/schema.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <type_traits>
 
-#include "base/error.h"
-#include "base/names.h"
-#include "base/text.h"
-#include "schedule/op.h"
+#include "sluice/base/error.h"
+#include "sluice/base/names.h"
+#include "sluice/base/text.h"
+#include "sluice/schedule/op.h"
 
 namespace sluice {
 namespace {

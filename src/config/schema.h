@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "config/config.h"
+#include "sluice/config/config.h"
 
 namespace sluice {
 

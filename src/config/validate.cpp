@@ -6,12 +6,12 @@
 #include <numeric>
 #include <optional>
 
-#include "base/error.h"
-#include "base/names.h"
-#include "base/text.h"
-#include "config/config.h"
-#include "config/resolve.h"
-#include "schedule/generators/generator.h"
+#include "sluice/base/error.h"
+#include "sluice/base/names.h"
+#include "sluice/base/text.h"
+#include "sluice/config/config.h"
+#include "sluice/config/resolve.h"
+#include "sluice/schedule/generators/generator.h"
 
 namespace sluice {
 namespace {

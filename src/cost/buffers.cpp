@@ -1,8 +1,8 @@
-#include "cost/buffers.h"
+#include "sluice/cost/buffers.h"
 
 #include <algorithm>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 namespace {

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "schedule/schedule.h"
+#include "sluice/schedule/schedule.h"
 
 namespace sluice {
 

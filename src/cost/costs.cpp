@@ -1,9 +1,9 @@
-#include "cost/costs.h"
+#include "sluice/cost/costs.h"
 
 #include <algorithm>
 
-#include "base/error.h"
-#include "base/text.h"
+#include "sluice/base/error.h"
+#include "sluice/base/text.h"
 
 namespace sluice {
 

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "cost/measured_on.h"
-#include "cost/slices.h"
-#include "schedule/generators/generator.h"
-#include "schedule/schedule.h"
+#include "sluice/cost/measured_on.h"
+#include "sluice/cost/slices.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/schedule.h"
 
 namespace sluice {
 

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
-#include "base/text.h"
-#include "cost/costs.h"
-#include "schedule/strict_json.h"
+#include "sluice/base/error.h"
+#include "sluice/base/text.h"
+#include "sluice/cost/costs.h"
+#include "sluice/schedule/strict_json.h"
 
 namespace sluice {
 namespace {

@@ -1,4 +1,4 @@
-#include "cost/flops.h"
+#include "sluice/cost/flops.h"
 
 namespace sluice {
 namespace {

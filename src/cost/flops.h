@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <string_view>
 
-#include "cost/model_shape.h"
-#include "cost/number_type.h"
+#include "sluice/cost/model_shape.h"
+#include "sluice/cost/number_type.h"
 
 namespace sluice {
 

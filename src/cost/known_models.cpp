@@ -1,7 +1,7 @@
-#include "cost/known_models.h"
+#include "sluice/cost/known_models.h"
 
-#include "base/error.h"
-#include "base/text.h"
+#include "sluice/base/error.h"
+#include "sluice/base/text.h"
 
 namespace sluice {
 namespace {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cost/model_shape.h"
+#include "sluice/cost/model_shape.h"
 
 namespace sluice {
 

@@ -1,9 +1,9 @@
-#include "cost/measured_on.h"
+#include "sluice/cost/measured_on.h"
 
 #include <fmt/format.h>
 
-#include "base/names.h"
-#include "base/text.h"
+#include "sluice/base/names.h"
+#include "sluice/base/text.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "cost/parameters.h"
+#include "sluice/cost/parameters.h"
 
 #include <fmt/format.h>
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "cost/model_shape.h"
+#include "sluice/cost/model_shape.h"
 
 namespace sluice {
 

@@ -1,9 +1,9 @@
-#include "cost/part_times.h"
+#include "sluice/cost/part_times.h"
 
 #include <algorithm>
 
-#include "base/error.h"
-#include "cost/slices.h"
+#include "sluice/base/error.h"
+#include "sluice/cost/slices.h"
 
 namespace sluice {
 PartTimes counted_part_times(const ModelShape& shape, RecomputeLevel level, std::int64_t length) {

@@ -4,8 +4,8 @@
 #include <functional>
 #include <utility>
 
-#include "cost/costs.h"
-#include "cost/parameters.h"
+#include "sluice/cost/costs.h"
+#include "sluice/cost/parameters.h"
 
 namespace sluice {
 

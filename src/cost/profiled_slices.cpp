@@ -1,10 +1,10 @@
-#include "cost/profiled_slices.h"
+#include "sluice/cost/profiled_slices.h"
 
 #include <algorithm>
 #include <functional>
 #include <numeric>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 namespace {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <span>
 
-#include "cost/costs.h"
-#include "cost/slices.h"
+#include "sluice/cost/costs.h"
+#include "sluice/cost/slices.h"
 
 namespace sluice {
 

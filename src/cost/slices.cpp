@@ -1,12 +1,12 @@
-#include "cost/slices.h"
+#include "sluice/cost/slices.h"
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
 #include <numeric>
 
-#include "base/error.h"
-#include "cost/flops.h"
+#include "sluice/base/error.h"
+#include "sluice/cost/flops.h"
 
 namespace sluice {
 namespace {

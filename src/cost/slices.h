@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "cost/model_shape.h"
-#include "schedule/schedule.h"
+#include "sluice/cost/model_shape.h"
+#include "sluice/schedule/schedule.h"
 
 namespace sluice {
 

@@ -1,8 +1,8 @@
 // Stands in for all of this folder that needs CUDA, in a build without it.
-#include "base/error.h"
-#include "cuda/device.h"
-#include "cuda/functions.h"
-#include "cuda/products.h"
+#include "sluice/base/error.h"
+#include "sluice/cuda/device.h"
+#include "sluice/cuda/functions.h"
+#include "sluice/cuda/products.h"
 
 namespace sluice::cuda {
 namespace {

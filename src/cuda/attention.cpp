@@ -1,9 +1,9 @@
-#include "cuda/attention.h"
+#include "sluice/cuda/attention.h"
 
 #include <cmath>
 #include <limits>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice::cuda {
 namespace {

@@ -9,8 +9,8 @@
 
 #include <limits>
 
-#include "base/error.h"
-#include "cuda/kernels/kernels.h"
+#include "sluice/base/error.h"
+#include "sluice/cuda/kernels/kernels.h"
 
 namespace sluice::cuda {
 

@@ -1,4 +1,4 @@
-#include "cuda/device.h"
+#include "sluice/cuda/device.h"
 
 #include <ATen/Context.h>
 #include <ATen/cuda/CUDAContext.h>
@@ -13,7 +13,7 @@
 
 #include <algorithm>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice::cuda {
 namespace {

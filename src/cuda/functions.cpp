@@ -1,6 +1,6 @@
-#include "cuda/functions.h"
+#include "sluice/cuda/functions.h"
 
-#include "cuda/calls.h"
+#include "sluice/cuda/calls.h"
 
 namespace sluice::cuda {
 namespace {

@@ -1,4 +1,4 @@
-#include "cuda/products.h"
+#include "sluice/cuda/products.h"
 
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/Exceptions.h>
@@ -13,8 +13,8 @@
 #include <optional>
 #include <vector>
 
-#include "base/error.h"
-#include "cuda/device.h"
+#include "sluice/base/error.h"
+#include "sluice/cuda/device.h"
 
 namespace sluice::cuda {
 namespace {

@@ -1,6 +1,6 @@
 // The functions of the optimizer: updates, and sums of squares for the gradient norm.
-#include "cuda/calls.h"
-#include "cuda/functions.h"
+#include "sluice/cuda/calls.h"
+#include "sluice/cuda/functions.h"
 
 namespace sluice::cuda {
 

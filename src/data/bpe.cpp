@@ -1,4 +1,4 @@
-#include "data/bpe.h"
+#include "sluice/data/bpe.h"
 
 #include <algorithm>
 #include <array>

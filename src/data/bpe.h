@@ -13,7 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "data/pretokenize.h"
+#include "sluice/data/pretokenize.h"
 
 namespace sluice {
 

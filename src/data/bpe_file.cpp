@@ -6,9 +6,9 @@
 #include <optional>
 #include <set>
 
-#include "base/text.h"
-#include "data/bpe.h"
-#include "data/bytes.h"
+#include "sluice/base/text.h"
+#include "sluice/data/bpe.h"
+#include "sluice/data/bytes.h"
 
 namespace sluice {
 namespace {

@@ -1,4 +1,4 @@
-#include "data/bytes.h"
+#include "sluice/data/bytes.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/storage_error.h"
+#include "sluice/base/storage_error.h"
 
 namespace sluice {
 namespace {

@@ -1,10 +1,10 @@
-#include "data/dataset.h"
+#include "sluice/data/dataset.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "base/text.h"
-#include "data/permutation.h"
+#include "sluice/base/text.h"
+#include "sluice/data/permutation.h"
 
 namespace sluice {
 namespace {

@@ -16,9 +16,9 @@
 #include <optional>
 #include <string>
 
-#include "data/masking.h"
-#include "data/sample.h"
-#include "data/token_source.h"
+#include "sluice/data/masking.h"
+#include "sluice/data/sample.h"
+#include "sluice/data/token_source.h"
 
 namespace sluice {
 

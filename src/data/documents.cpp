@@ -1,10 +1,10 @@
-#include "data/documents.h"
+#include "sluice/data/documents.h"
 
 #include <algorithm>
 #include <filesystem>
 #include <utility>
 
-#include "base/text.h"
+#include "sluice/base/text.h"
 
 namespace sluice {
 namespace {

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/bytes.h"
+#include "sluice/data/bytes.h"
 
 namespace sluice {
 

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "data/bytes.h"
-#include "data/output_file.h"
+#include "sluice/data/bytes.h"
+#include "sluice/data/output_file.h"
 
 namespace sluice {
 

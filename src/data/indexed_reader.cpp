@@ -3,7 +3,7 @@
 #include <cstring>
 #include <limits>
 
-#include "data/indexed.h"
+#include "sluice/data/indexed.h"
 
 namespace sluice {
 namespace {

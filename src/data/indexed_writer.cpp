@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "data/indexed.h"
+#include "sluice/data/indexed.h"
 
 namespace sluice {
 namespace {

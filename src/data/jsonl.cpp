@@ -2,8 +2,8 @@
 // keys silently, accept any depth, and copy what nobody reads.
 #include <nlohmann/json.hpp>
 
-#include "base/text.h"
-#include "data/documents.h"
+#include "sluice/base/text.h"
+#include "sluice/data/documents.h"
 
 namespace sluice {
 namespace {

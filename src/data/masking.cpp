@@ -1,10 +1,10 @@
-#include "data/masking.h"
+#include "sluice/data/masking.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "base/error.h"
-#include "data/permutation.h"
+#include "sluice/base/error.h"
+#include "sluice/data/permutation.h"
 
 namespace sluice {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "data/sample.h"
+#include "sluice/data/sample.h"
 
 namespace sluice {
 

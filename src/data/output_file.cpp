@@ -1,4 +1,4 @@
-#include "data/output_file.h"
+#include "sluice/data/output_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 namespace {

@@ -1,6 +1,6 @@
-#include "data/permutation.h"
+#include "sluice/data/permutation.h"
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 namespace {

@@ -1,9 +1,9 @@
-#include "data/pretokenize.h"
+#include "sluice/data/pretokenize.h"
 
 #include <cstddef>
 
-#include "base/text.h"
-#include "data/unicode.h"
+#include "sluice/base/text.h"
+#include "sluice/data/unicode.h"
 
 namespace sluice {
 namespace {

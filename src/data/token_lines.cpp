@@ -1,7 +1,7 @@
-#include "data/token_lines.h"
+#include "sluice/data/token_lines.h"
 
-#include "base/text.h"
-#include "data/bytes.h"
+#include "sluice/base/text.h"
+#include "sluice/data/bytes.h"
 
 namespace sluice {
 namespace {

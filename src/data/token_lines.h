@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "data/token_source.h"
+#include "sluice/data/token_source.h"
 
 namespace sluice {
 

@@ -1,12 +1,12 @@
-#include "data/token_source.h"
+#include "sluice/data/token_source.h"
 
 #include <algorithm>
 #include <array>
 #include <filesystem>
 
-#include "base/text.h"
-#include "data/indexed.h"
-#include "data/tokenizer.h"
+#include "sluice/base/text.h"
+#include "sluice/data/indexed.h"
+#include "sluice/data/tokenizer.h"
 
 namespace sluice {
 namespace {

@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "config/data_format.h"
-#include "data/bpe.h"
-#include "data/documents.h"
+#include "sluice/config/data_format.h"
+#include "sluice/data/bpe.h"
+#include "sluice/data/documents.h"
 
 namespace sluice {
 

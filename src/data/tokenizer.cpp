@@ -1,6 +1,6 @@
-#include "data/tokenizer.h"
+#include "sluice/data/tokenizer.h"
 
-#include "base/text.h"
+#include "sluice/base/text.h"
 
 namespace sluice {
 

@@ -1,5 +1,5 @@
 // Generated from the Unicode character database, version 14.0.0: general categories L and N.
-#include "data/unicode.h"
+#include "sluice/data/unicode.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,10 +1,10 @@
-#include "model/attention.h"
+#include "sluice/model/attention.h"
 
 #include <algorithm>
 
-#include "base/error.h"
-#include "cuda/attention.h"
-#include "model/attention_cuda.h"
+#include "sluice/base/error.h"
+#include "sluice/cuda/attention.h"
+#include "sluice/model/attention_cuda.h"
 
 namespace sluice {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "model/attention_input.h"
+#include "sluice/model/attention_input.h"
 
 namespace sluice {
 

@@ -1,11 +1,11 @@
-#include "model/attention_cuda.h"
+#include "sluice/model/attention_cuda.h"
 
 #include <tuple>
 
-#include "base/error.h"
-#include "cuda/attention.h"
-#include "cuda/functions.h"
-#include "model/attention_packed.h"
+#include "sluice/base/error.h"
+#include "sluice/cuda/attention.h"
+#include "sluice/cuda/functions.h"
+#include "sluice/model/attention_packed.h"
 
 namespace sluice {
 namespace {

@@ -2,7 +2,7 @@
 // keys of all earlier slices are one part, and those of the slice itself another.
 #pragma once
 
-#include "model/attention_input.h"
+#include "sluice/model/attention_input.h"
 
 namespace sluice {
 

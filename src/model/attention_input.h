@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "cuda/functions.h"
+#include "sluice/cuda/functions.h"
 
 namespace sluice {
 

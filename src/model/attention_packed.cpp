@@ -1,12 +1,12 @@
-#include "model/attention_packed.h"
+#include "sluice/model/attention_packed.h"
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
 
-#include "base/error.h"
-#include "cuda/attention.h"
+#include "sluice/base/error.h"
+#include "sluice/cuda/attention.h"
 
 namespace sluice {
 namespace {

@@ -12,8 +12,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "cost/model_shape.h"
-#include "model/attention_input.h"
+#include "sluice/cost/model_shape.h"
+#include "sluice/model/attention_input.h"
 
 namespace sluice {
 

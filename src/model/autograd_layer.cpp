@@ -1,4 +1,4 @@
-#include "model/autograd_layer.h"
+#include "sluice/model/autograd_layer.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <map>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 namespace {

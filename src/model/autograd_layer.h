@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/layer.h"
+#include "sluice/model/layer.h"
 
 namespace sluice {
 

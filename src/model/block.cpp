@@ -1,12 +1,12 @@
-#include "model/block.h"
+#include "sluice/model/block.h"
 
 #include <cmath>
 #include <limits>
 
-#include "base/error.h"
-#include "cuda/functions.h"
-#include "model/attention_cuda.h"
-#include "run/stash.h"
+#include "sluice/base/error.h"
+#include "sluice/cuda/functions.h"
+#include "sluice/model/attention_cuda.h"
+#include "sluice/run/stash.h"
 
 namespace sluice {
 namespace {

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "model/functions.h"
-#include "model/layer.h"
+#include "sluice/model/functions.h"
+#include "sluice/model/layer.h"
 
 namespace sluice {
 

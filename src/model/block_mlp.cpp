@@ -1,8 +1,8 @@
 // The MLP of a block: all tokens at once, or on a GPU chunk by chunk.
 #include <algorithm>
 
-#include "model/block.h"
-#include "run/workspace.h"
+#include "sluice/model/block.h"
+#include "sluice/run/workspace.h"
 
 namespace sluice {
 

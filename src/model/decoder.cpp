@@ -1,9 +1,9 @@
-#include "model/decoder.h"
+#include "sluice/model/decoder.h"
 
 #include <algorithm>
 
-#include "base/error.h"
-#include "model/attention_packed.h"
+#include "sluice/base/error.h"
+#include "sluice/model/attention_packed.h"
 
 namespace sluice {
 namespace {

@@ -10,8 +10,8 @@
 #include <span>
 #include <vector>
 
-#include "model/block.h"
-#include "model/ends.h"
+#include "sluice/model/block.h"
+#include "sluice/model/ends.h"
 
 namespace sluice {
 

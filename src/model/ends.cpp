@@ -1,9 +1,9 @@
-#include "model/ends.h"
+#include "sluice/model/ends.h"
 
-#include "base/error.h"
-#include "cuda/functions.h"
-#include "run/stash.h"
-#include "run/workspace.h"
+#include "sluice/base/error.h"
+#include "sluice/cuda/functions.h"
+#include "sluice/run/stash.h"
+#include "sluice/run/workspace.h"
 
 namespace sluice {
 namespace {

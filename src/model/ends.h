@@ -8,10 +8,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "cost/model_shape.h"
-#include "model/functions.h"
-#include "model/parameter.h"
-#include "model/slice.h"
+#include "sluice/cost/model_shape.h"
+#include "sluice/model/functions.h"
+#include "sluice/model/parameter.h"
+#include "sluice/model/slice.h"
 
 namespace sluice {
 

@@ -1,10 +1,10 @@
-#include "model/functions.h"
+#include "sluice/model/functions.h"
 
 #include <numbers>
 
-#include "cuda/functions.h"
-#include "cuda/products.h"
-#include "model/rms_norm.h"
+#include "sluice/cuda/functions.h"
+#include "sluice/cuda/products.h"
+#include "sluice/model/rms_norm.h"
 
 namespace sluice {
 namespace {

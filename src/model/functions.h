@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "cost/model_shape.h"
-#include "model/parameter.h"
+#include "sluice/cost/model_shape.h"
+#include "sluice/model/parameter.h"
 
 namespace sluice {
 

@@ -10,10 +10,10 @@
 #include <memory>
 #include <vector>
 
-#include "cost/model_shape.h"
-#include "model/parameter.h"
-#include "model/slice.h"
-#include "model/tensor_parallel.h"
+#include "sluice/cost/model_shape.h"
+#include "sluice/model/parameter.h"
+#include "sluice/model/slice.h"
+#include "sluice/model/tensor_parallel.h"
 
 namespace sluice {
 

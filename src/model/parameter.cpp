@@ -1,14 +1,14 @@
-#include "model/parameter.h"
+#include "sluice/model/parameter.h"
 
 #include <ATen/Parallel.h>
 
 #include <cmath>
 #include <numbers>
 
-#include "base/counter_random.h"
-#include "base/text.h"
-#include "comm/tensors/scalar_type.h"
-#include "cuda/functions.h"
+#include "sluice/base/counter_random.h"
+#include "sluice/base/text.h"
+#include "sluice/comm/tensors/scalar_type.h"
+#include "sluice/cuda/functions.h"
 
 namespace sluice {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/tensors/group.h"
-#include "run/plan.h"
+#include "sluice/comm/tensors/group.h"
+#include "sluice/run/plan.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "model/rms_norm.h"
+#include "sluice/model/rms_norm.h"
 
 #include <ATen/Parallel.h>
 

@@ -1,4 +1,4 @@
-#include "model/slice.h"
+#include "sluice/model/slice.h"
 
 #include <algorithm>
 

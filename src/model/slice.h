@@ -5,10 +5,10 @@
 
 #include <cstdint>
 
-#include "model/attention.h"
-#include "model/functions.h"
-#include "model/tensor_parallel.h"
-#include "run/plan.h"
+#include "sluice/model/attention.h"
+#include "sluice/model/functions.h"
+#include "sluice/model/tensor_parallel.h"
+#include "sluice/run/plan.h"
 
 namespace sluice {
 

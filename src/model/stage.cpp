@@ -1,6 +1,6 @@
-#include "model/stage.h"
+#include "sluice/model/stage.h"
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 

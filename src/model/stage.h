@@ -11,9 +11,9 @@
 #include <optional>
 #include <vector>
 
-#include "model/attention_packed.h"
-#include "model/ends.h"
-#include "model/layer.h"
+#include "sluice/model/attention_packed.h"
+#include "sluice/model/ends.h"
+#include "sluice/model/layer.h"
 
 namespace sluice {
 

@@ -1,9 +1,9 @@
-#include "model/tensor_parallel.h"
+#include "sluice/model/tensor_parallel.h"
 
 #include <map>
 #include <utility>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 namespace {

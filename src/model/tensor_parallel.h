@@ -11,10 +11,10 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/tensors/group.h"
-#include "cost/model_shape.h"
-#include "model/functions.h"
-#include "model/parameter.h"
+#include "sluice/comm/tensors/group.h"
+#include "sluice/cost/model_shape.h"
+#include "sluice/model/functions.h"
+#include "sluice/model/parameter.h"
 
 namespace sluice {
 

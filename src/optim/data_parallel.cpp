@@ -1,7 +1,7 @@
-#include "optim/data_parallel.h"
+#include "sluice/optim/data_parallel.h"
 
-#include "base/error.h"
-#include "cost/parameters.h"
+#include "sluice/base/error.h"
+#include "sluice/cost/parameters.h"
 
 namespace sluice {
 namespace {

@@ -12,9 +12,9 @@
 #include <span>
 #include <vector>
 
-#include "comm/mesh.h"
-#include "comm/tensors/group.h"
-#include "optim/optimizer.h"
+#include "sluice/comm/mesh.h"
+#include "sluice/comm/tensors/group.h"
+#include "sluice/optim/optimizer.h"
 
 namespace sluice {
 

@@ -1,12 +1,12 @@
-#include "optim/gradient_norm.h"
+#include "sluice/optim/gradient_norm.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 
-#include "base/error.h"
-#include "cost/parameters.h"
-#include "cuda/functions.h"
+#include "sluice/base/error.h"
+#include "sluice/cost/parameters.h"
+#include "sluice/cuda/functions.h"
 
 namespace sluice {
 namespace {

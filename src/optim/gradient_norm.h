@@ -14,9 +14,9 @@
 #include <span>
 #include <vector>
 
-#include "comm/mesh.h"
-#include "optim/optimizer.h"
-#include "schedule/placement.h"
+#include "sluice/comm/mesh.h"
+#include "sluice/optim/optimizer.h"
+#include "sluice/schedule/placement.h"
 
 namespace sluice {
 

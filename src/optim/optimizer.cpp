@@ -1,4 +1,4 @@
-#include "optim/optimizer.h"
+#include "sluice/optim/optimizer.h"
 
 #include <ATen/Parallel.h>
 
@@ -8,10 +8,10 @@
 #include <cmath>
 #include <numbers>
 
-#include "base/counter_random.h"
-#include "base/text.h"
-#include "comm/tensors/scalar_type.h"
-#include "cuda/functions.h"
+#include "sluice/base/counter_random.h"
+#include "sluice/base/text.h"
+#include "sluice/comm/tensors/scalar_type.h"
+#include "sluice/cuda/functions.h"
 
 namespace sluice {
 namespace {

@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/tensors/group.h"
-#include "config/config.h"
+#include "sluice/comm/tensors/group.h"
+#include "sluice/config/config.h"
 
 namespace sluice {
 

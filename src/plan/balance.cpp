@@ -1,8 +1,8 @@
-#include "plan/balance.h"
+#include "sluice/plan/balance.h"
 
-#include "plan/device_memory.h"
-#include "run/op_costs.h"
-#include "sim/simulate.h"
+#include "sluice/plan/device_memory.h"
+#include "sluice/run/op_costs.h"
+#include "sluice/sim/simulate.h"
 
 namespace sluice {
 namespace {

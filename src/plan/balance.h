@@ -1,8 +1,8 @@
 // The split of a run's layers over its stages, by what their ops take and keep.
 #pragma once
 
-#include "plan/partition.h"
-#include "plan/run_times.h"
+#include "sluice/plan/partition.h"
+#include "sluice/plan/run_times.h"
 
 namespace sluice {
 

@@ -1,11 +1,11 @@
-#include "plan/device_group.h"
+#include "sluice/plan/device_group.h"
 
 #include <algorithm>
 #include <map>
 #include <numeric>
 #include <set>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 

@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "plan/partition_query.h"
+#include "sluice/plan/partition_query.h"
 
 namespace sluice {
 

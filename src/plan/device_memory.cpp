@@ -1,11 +1,11 @@
-#include "plan/device_memory.h"
+#include "sluice/plan/device_memory.h"
 
 #include <set>
 
-#include "run/memory.h"
-#include "run/op_costs.h"
-#include "run/workspace.h"
-#include "sim/memory_replay.h"
+#include "sluice/run/memory.h"
+#include "sluice/run/op_costs.h"
+#include "sluice/run/workspace.h"
+#include "sluice/sim/memory_replay.h"
 
 namespace sluice {
 namespace {

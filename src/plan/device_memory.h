@@ -1,8 +1,8 @@
 // What each device of a run needs, whatever the split of its layers.
 #pragma once
 
-#include "plan/partition.h"
-#include "run/plan.h"
+#include "sluice/plan/partition.h"
+#include "sluice/run/plan.h"
 
 namespace sluice {
 

@@ -1,11 +1,11 @@
-#include "plan/partition.h"
+#include "sluice/plan/partition.h"
 
 #include <algorithm>
 #include <cmath>
 #include <set>
 
-#include "base/error.h"
-#include "plan/device_group.h"
+#include "sluice/base/error.h"
+#include "sluice/plan/device_group.h"
 
 namespace sluice {
 namespace {

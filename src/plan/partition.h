@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "plan/partition_query.h"
+#include "sluice/plan/partition_query.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "plan/partition_query.h"
+#include "sluice/plan/partition_query.h"
 
 #include <algorithm>
 #include <limits>

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "schedule/placement.h"
+#include "sluice/schedule/placement.h"
 
 namespace sluice {
 

@@ -1,13 +1,13 @@
-#include "plan/plan_run.h"
+#include "sluice/plan/plan_run.h"
 
-#include "base/error.h"
-#include "base/files.h"
-#include "base/text.h"
-#include "config/model.h"
-#include "cost/profiled_slices.h"
-#include "plan/balance.h"
-#include "plan/searched_schedule.h"
-#include "schedule/generators/generator.h"
+#include "sluice/base/error.h"
+#include "sluice/base/files.h"
+#include "sluice/base/text.h"
+#include "sluice/config/model.h"
+#include "sluice/cost/profiled_slices.h"
+#include "sluice/plan/balance.h"
+#include "sluice/plan/searched_schedule.h"
+#include "sluice/schedule/generators/generator.h"
 
 namespace sluice {
 namespace {

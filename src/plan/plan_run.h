@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/run_times.h"
+#include "sluice/plan/run_times.h"
 
 namespace sluice {
 

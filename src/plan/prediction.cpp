@@ -1,8 +1,8 @@
-#include "plan/prediction.h"
+#include "sluice/plan/prediction.h"
 
-#include "cost/flops.h"
-#include "run/op_costs.h"
-#include "sim/simulate.h"
+#include "sluice/cost/flops.h"
+#include "sluice/run/op_costs.h"
+#include "sluice/sim/simulate.h"
 
 namespace sluice {
 namespace {

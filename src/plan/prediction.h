@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "plan/plan_run.h"
+#include "sluice/plan/plan_run.h"
 
 namespace sluice {
 

@@ -1,11 +1,11 @@
-#include "plan/redeal.h"
+#include "sluice/plan/redeal.h"
 
 #include <algorithm>
 #include <numeric>
 
-#include "base/error.h"
-#include "cost/part_times.h"
-#include "plan/partition.h"
+#include "sluice/base/error.h"
+#include "sluice/cost/part_times.h"
+#include "sluice/plan/partition.h"
 
 namespace sluice {
 namespace {

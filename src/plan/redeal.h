@@ -1,7 +1,7 @@
 // The model of a profile, in the stages of another schedule.
 #pragma once
 
-#include "cost/costs.h"
+#include "sluice/cost/costs.h"
 
 namespace sluice {
 

@@ -1,8 +1,8 @@
-#include "plan/run_memory.h"
+#include "sluice/plan/run_memory.h"
 
-#include "run/memory.h"
-#include "run/step_traffic.h"
-#include "run/workspace.h"
+#include "sluice/run/memory.h"
+#include "sluice/run/step_traffic.h"
+#include "sluice/run/workspace.h"
 
 namespace sluice {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "cost/traffic.h"
-#include "run/plan.h"
+#include "sluice/cost/traffic.h"
+#include "sluice/run/plan.h"
 
 namespace sluice {
 

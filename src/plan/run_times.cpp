@@ -1,8 +1,8 @@
-#include "plan/run_times.h"
+#include "sluice/plan/run_times.h"
 
-#include "base/error.h"
-#include "base/files.h"
-#include "base/text.h"
+#include "sluice/base/error.h"
+#include "sluice/base/files.h"
+#include "sluice/base/text.h"
 
 namespace sluice {
 namespace {

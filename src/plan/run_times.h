@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "cost/part_times.h"
-#include "run/plan.h"
+#include "sluice/cost/part_times.h"
+#include "sluice/run/plan.h"
 
 namespace sluice {
 

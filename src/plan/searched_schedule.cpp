@@ -1,4 +1,4 @@
-#include "plan/searched_schedule.h"
+#include "sluice/plan/searched_schedule.h"
 
 #include <algorithm>
 #include <array>
@@ -6,16 +6,16 @@
 #include <limits>
 #include <optional>
 
-#include "base/error.h"
-#include "base/text.h"
-#include "plan/run_memory.h"
-#include "run/op_costs.h"
-#include "schedule/generators/generator.h"
-#include "schedule/text_format.h"
-#include "schedule/transforms/reductions.h"
-#include "schedule/transforms/split_backward.h"
-#include "schedule/validate.h"
-#include "sim/simulate.h"
+#include "sluice/base/error.h"
+#include "sluice/base/text.h"
+#include "sluice/plan/run_memory.h"
+#include "sluice/run/op_costs.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/text_format.h"
+#include "sluice/schedule/transforms/reductions.h"
+#include "sluice/schedule/transforms/split_backward.h"
+#include "sluice/schedule/validate.h"
+#include "sluice/sim/simulate.h"
 
 namespace sluice {
 namespace {

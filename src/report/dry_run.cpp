@@ -1,13 +1,13 @@
-#include "report/dry_run.h"
+#include "sluice/report/dry_run.h"
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "base/names.h"
-#include "base/text.h"
-#include "cost/parameters.h"
+#include "sluice/base/names.h"
+#include "sluice/base/text.h"
+#include "sluice/cost/parameters.h"
 
 namespace sluice {
 namespace {

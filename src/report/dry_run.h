@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "plan/plan_run.h"
-#include "plan/prediction.h"
-#include "plan/run_memory.h"
+#include "sluice/plan/plan_run.h"
+#include "sluice/plan/prediction.h"
+#include "sluice/plan/run_memory.h"
 
 namespace sluice {
 

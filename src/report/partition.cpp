@@ -1,13 +1,13 @@
-#include "report/partition.h"
+#include "sluice/report/partition.h"
 
 #include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "base/text.h"
-#include "plan/balance.h"
-#include "report/dry_run.h"
+#include "sluice/base/text.h"
+#include "sluice/plan/balance.h"
+#include "sluice/report/dry_run.h"
 
 namespace sluice {
 namespace {

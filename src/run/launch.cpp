@@ -1,12 +1,12 @@
-#include "run/launch.h"
+#include "sluice/run/launch.h"
 
 #include <climits>
 #include <cstdlib>
 #include <vector>
 
-#include "base/error.h"
-#include "base/names.h"
-#include "base/text.h"
+#include "sluice/base/error.h"
+#include "sluice/base/names.h"
+#include "sluice/base/text.h"
 
 namespace sluice {
 

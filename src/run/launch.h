@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "config/config.h"
+#include "sluice/config/config.h"
 
 namespace sluice {
 

@@ -1,6 +1,6 @@
-#include "run/memory.h"
+#include "sluice/run/memory.h"
 
-#include "cost/buffers.h"
+#include "sluice/cost/buffers.h"
 
 namespace sluice {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "run/plan.h"
+#include "sluice/run/plan.h"
 
 namespace sluice {
 

@@ -1,7 +1,7 @@
-#include "run/op_costs.h"
+#include "sluice/run/op_costs.h"
 
-#include "run/memory.h"
-#include "run/stash.h"
+#include "sluice/run/memory.h"
+#include "sluice/run/stash.h"
 
 namespace sluice {
 namespace {

@@ -1,9 +1,9 @@
 // What the ops of a run cost: the bytes that they keep and send, and the time that they take.
 #pragma once
 
-#include "cost/costs.h"
-#include "cost/part_times.h"
-#include "run/plan.h"
+#include "sluice/cost/costs.h"
+#include "sluice/cost/part_times.h"
+#include "sluice/run/plan.h"
 
 namespace sluice {
 

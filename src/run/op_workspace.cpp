@@ -1,4 +1,4 @@
-#include "run/op_workspace.h"
+#include "sluice/run/op_workspace.h"
 
 #include <algorithm>
 

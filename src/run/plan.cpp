@@ -1,15 +1,15 @@
-#include "run/plan.h"
+#include "sluice/run/plan.h"
 
 #include <fmt/format.h>
 
 #include <numeric>
 #include <set>
 
-#include "base/error.h"
-#include "base/names.h"
-#include "config/model.h"
-#include "cost/slices.h"
-#include "run/runnable.h"
+#include "sluice/base/error.h"
+#include "sluice/base/names.h"
+#include "sluice/config/model.h"
+#include "sluice/cost/slices.h"
+#include "sluice/run/runnable.h"
 
 namespace sluice {
 namespace {

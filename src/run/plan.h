@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "config/config.h"
-#include "cost/measured_on.h"
-#include "cost/parameters.h"
-#include "run/mesh_shape.h"
-#include "schedule/schedule.h"
+#include "sluice/config/config.h"
+#include "sluice/cost/measured_on.h"
+#include "sluice/cost/parameters.h"
+#include "sluice/run/mesh_shape.h"
+#include "sluice/schedule/schedule.h"
 
 namespace sluice {
 

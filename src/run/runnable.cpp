@@ -1,8 +1,8 @@
-#include "run/runnable.h"
+#include "sluice/run/runnable.h"
 
 #include <map>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 

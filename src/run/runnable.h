@@ -1,7 +1,7 @@
 // What a valid schedule may ask for and the trainer does not do.
 #pragma once
 
-#include "schedule/schedule.h"
+#include "sluice/schedule/schedule.h"
 
 namespace sluice {
 

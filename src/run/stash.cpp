@@ -1,4 +1,4 @@
-#include "run/stash.h"
+#include "sluice/run/stash.h"
 
 namespace sluice {
 namespace {

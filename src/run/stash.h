@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "run/plan.h"
+#include "sluice/run/plan.h"
 
 namespace sluice {
 

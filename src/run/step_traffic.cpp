@@ -1,6 +1,6 @@
-#include "run/step_traffic.h"
+#include "sluice/run/step_traffic.h"
 
-#include "run/memory.h"
+#include "sluice/run/memory.h"
 
 namespace sluice {
 namespace {

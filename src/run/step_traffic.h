@@ -1,8 +1,8 @@
 // What the ranks of a run will send to each other.
 #pragma once
 
-#include "cost/traffic.h"
-#include "run/plan.h"
+#include "sluice/cost/traffic.h"
+#include "sluice/run/plan.h"
 
 namespace sluice {
 

@@ -1,9 +1,9 @@
-#include "run/workspace.h"
+#include "sluice/run/workspace.h"
 
 #include <algorithm>
 
-#include "run/stash.h"
-#include "run/workspace_gpu.h"
+#include "sluice/run/stash.h"
+#include "sluice/run/workspace_gpu.h"
 
 namespace sluice {
 namespace {

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <span>
 
-#include "run/op_workspace.h"
-#include "run/plan.h"
+#include "sluice/run/op_workspace.h"
+#include "sluice/run/plan.h"
 
 namespace sluice {
 

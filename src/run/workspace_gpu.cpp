@@ -1,4 +1,4 @@
-#include "run/workspace_gpu.h"
+#include "sluice/run/workspace_gpu.h"
 
 #include <algorithm>
 

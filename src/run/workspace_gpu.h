@@ -2,8 +2,8 @@
 // computed in chunks. Of backwards in one go (B); held against what an H200's allocator saw.
 #pragma once
 
-#include "run/op_workspace.h"
-#include "run/plan.h"
+#include "sluice/run/op_workspace.h"
+#include "sluice/run/plan.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "runtime/agreement.h"
+#include "sluice/runtime/agreement.h"
 
 #include <fmt/ranges.h>
 
@@ -10,10 +10,10 @@
 #include <map>
 #include <span>
 
-#include "base/error.h"
-#include "base/text.h"
-#include "config/schema.h"
-#include "schedule/text_format.h"
+#include "sluice/base/error.h"
+#include "sluice/base/text.h"
+#include "sluice/config/schema.h"
+#include "sluice/schedule/text_format.h"
 
 namespace sluice {
 namespace {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "comm/communicator.h"
-#include "data/dataset.h"
-#include "run/plan.h"
+#include "sluice/comm/communicator.h"
+#include "sluice/data/dataset.h"
+#include "sluice/run/plan.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "runtime/allocator.h"
+#include "sluice/runtime/allocator.h"
 
 #include <c10/core/CPUAllocator.h>
 

@@ -1,9 +1,9 @@
-#include "runtime/alone.h"
+#include "sluice/runtime/alone.h"
 
 #include <cstring>
 
-#include "base/error.h"
-#include "runtime/tensor_link.h"
+#include "sluice/base/error.h"
+#include "sluice/runtime/tensor_link.h"
 
 namespace sluice {
 

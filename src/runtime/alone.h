@@ -1,8 +1,8 @@
 // A rank's own program without the other ranks, to know what its compute alone takes.
 #pragma once
 
-#include "comm/communicator.h"
-#include "model/parameter.h"
+#include "sluice/comm/communicator.h"
+#include "sluice/model/parameter.h"
 
 namespace sluice {
 

@@ -1,10 +1,10 @@
-#include "runtime/attention_plans.h"
+#include "sluice/runtime/attention_plans.h"
 
 #include <algorithm>
 #include <chrono>
 
-#include "cuda/device.h"
-#include "model/attention_packed.h"
+#include "sluice/cuda/device.h"
+#include "sluice/model/attention_packed.h"
 
 namespace sluice {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "data/dataset.h"
-#include "model/stage.h"
+#include "sluice/data/dataset.h"
+#include "sluice/model/stage.h"
 
 namespace sluice {
 

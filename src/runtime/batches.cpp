@@ -1,8 +1,8 @@
-#include "runtime/batches.h"
+#include "sluice/runtime/batches.h"
 
 #include <algorithm>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 namespace {

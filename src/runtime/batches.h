@@ -5,8 +5,8 @@
 #include <limits>
 #include <vector>
 
-#include "data/dataset.h"
-#include "model/stage.h"
+#include "sluice/data/dataset.h"
+#include "sluice/model/stage.h"
 
 namespace sluice {
 

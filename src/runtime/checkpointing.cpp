@@ -1,4 +1,4 @@
-#include "runtime/checkpointing.h"
+#include "sluice/runtime/checkpointing.h"
 
 #include <fmt/ranges.h>
 
@@ -8,10 +8,10 @@
 #include <set>
 #include <string_view>
 
-#include "base/error.h"
-#include "base/text.h"
-#include "runtime/files/run_id.h"
-#include "runtime/weights/saved_model.h"
+#include "sluice/base/error.h"
+#include "sluice/base/text.h"
+#include "sluice/runtime/files/run_id.h"
+#include "sluice/runtime/weights/saved_model.h"
 
 namespace sluice {
 namespace {

@@ -7,11 +7,11 @@
 #include <set>
 #include <string>
 
-#include "comm/communicator.h"
-#include "runtime/files/checkpoint.h"
-#include "runtime/files/checkpoint_folder.h"
-#include "runtime/trainer.h"
-#include "runtime/weights/saved_tensors.h"
+#include "sluice/comm/communicator.h"
+#include "sluice/runtime/files/checkpoint.h"
+#include "sluice/runtime/files/checkpoint_folder.h"
+#include "sluice/runtime/trainer.h"
+#include "sluice/runtime/weights/saved_tensors.h"
 
 namespace sluice {
 

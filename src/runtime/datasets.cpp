@@ -1,8 +1,8 @@
-#include "runtime/datasets.h"
+#include "sluice/runtime/datasets.h"
 
 #include <filesystem>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 namespace {

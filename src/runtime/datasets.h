@@ -3,8 +3,8 @@
 
 #include <optional>
 
-#include "config/config.h"
-#include "data/dataset.h"
+#include "sluice/config/config.h"
+#include "sluice/data/dataset.h"
 
 namespace sluice {
 

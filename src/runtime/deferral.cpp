@@ -1,4 +1,4 @@
-#include "runtime/deferral.h"
+#include "sluice/runtime/deferral.h"
 
 #include <cmath>
 #include <utility>

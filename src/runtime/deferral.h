@@ -6,11 +6,11 @@
 #include <optional>
 #include <vector>
 
-#include "optim/data_parallel.h"
-#include "optim/gradient_norm.h"
-#include "optim/optimizer.h"
-#include "run/plan.h"
-#include "runtime/step_result.h"
+#include "sluice/optim/data_parallel.h"
+#include "sluice/optim/gradient_norm.h"
+#include "sluice/optim/optimizer.h"
+#include "sluice/run/plan.h"
+#include "sluice/runtime/step_result.h"
 
 namespace sluice {
 

@@ -1,9 +1,9 @@
-#include "runtime/evaluation.h"
+#include "sluice/runtime/evaluation.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 namespace {

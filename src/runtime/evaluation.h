@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "data/token_source.h"
-#include "runtime/loaded_model.h"
+#include "sluice/data/token_source.h"
+#include "sluice/runtime/loaded_model.h"
 
 namespace sluice {
 

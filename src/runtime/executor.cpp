@@ -1,8 +1,8 @@
-#include "runtime/executor.h"
+#include "sluice/runtime/executor.h"
 
-#include "base/error.h"
-#include "runtime/out_of_memory.h"
-#include "trace/around.h"
+#include "sluice/base/error.h"
+#include "sluice/runtime/out_of_memory.h"
+#include "sluice/trace/around.h"
 
 namespace sluice {
 

@@ -14,13 +14,13 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/communicator.h"
-#include "comm/tensors/group.h"
-#include "cuda/device.h"
-#include "model/stage.h"
-#include "runtime/tensor_link.h"
-#include "schedule/schedule.h"
-#include "trace/timeline.h"
+#include "sluice/comm/communicator.h"
+#include "sluice/comm/tensors/group.h"
+#include "sluice/cuda/device.h"
+#include "sluice/model/stage.h"
+#include "sluice/runtime/tensor_link.h"
+#include "sluice/schedule/schedule.h"
+#include "sluice/trace/timeline.h"
 
 namespace sluice {
 

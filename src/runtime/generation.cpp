@@ -1,11 +1,11 @@
-#include "runtime/generation.h"
+#include "sluice/runtime/generation.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "base/error.h"
-#include "data/bpe.h"
-#include "data/tokenizer.h"
+#include "sluice/base/error.h"
+#include "sluice/data/bpe.h"
+#include "sluice/data/tokenizer.h"
 
 namespace sluice {
 namespace {

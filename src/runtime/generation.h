@@ -9,8 +9,8 @@
 #include <string>
 #include <string_view>
 
-#include "data/permutation.h"
-#include "runtime/loaded_model.h"
+#include "sluice/data/permutation.h"
+#include "sluice/runtime/loaded_model.h"
 
 namespace sluice {
 

@@ -1,13 +1,13 @@
-#include "runtime/gpu_memory.h"
+#include "sluice/runtime/gpu_memory.h"
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
 
-#include "base/names.h"
-#include "cuda/device.h"
-#include "run/memory.h"
+#include "sluice/base/names.h"
+#include "sluice/cuda/device.h"
+#include "sluice/run/memory.h"
 
 namespace sluice {
 namespace {

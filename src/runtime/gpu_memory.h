@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <string>
 
-#include "base/error.h"
-#include "comm/communicator.h"
-#include "run/plan.h"
+#include "sluice/base/error.h"
+#include "sluice/comm/communicator.h"
+#include "sluice/run/plan.h"
 
 namespace sluice {
 

@@ -1,7 +1,7 @@
-#include "runtime/gradient_sums.h"
+#include "sluice/runtime/gradient_sums.h"
 
-#include "base/error.h"
-#include "runtime/tensor_link.h"
+#include "sluice/base/error.h"
+#include "sluice/runtime/tensor_link.h"
 
 namespace sluice {
 

@@ -7,10 +7,10 @@
 #include <set>
 #include <vector>
 
-#include "comm/mesh.h"
-#include "model/stage.h"
-#include "optim/data_parallel.h"
-#include "run/plan.h"
+#include "sluice/comm/mesh.h"
+#include "sluice/model/stage.h"
+#include "sluice/optim/data_parallel.h"
+#include "sluice/run/plan.h"
 
 namespace sluice {
 

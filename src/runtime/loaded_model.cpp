@@ -1,9 +1,9 @@
-#include "runtime/loaded_model.h"
+#include "sluice/runtime/loaded_model.h"
 
-#include "comm/tensors/scalar_type.h"
-#include "config/model.h"
-#include "runtime/checkpointing.h"
-#include "runtime/weights/saved_model.h"
+#include "sluice/comm/tensors/scalar_type.h"
+#include "sluice/config/model.h"
+#include "sluice/runtime/checkpointing.h"
+#include "sluice/runtime/weights/saved_model.h"
 
 namespace sluice {
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "config/config.h"
-#include "model/decoder.h"
+#include "sluice/config/config.h"
+#include "sluice/model/decoder.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "runtime/op_timings.h"
+#include "sluice/runtime/op_timings.h"
 
 #include <algorithm>
 #include <array>

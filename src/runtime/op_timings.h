@@ -4,9 +4,9 @@
 #include <deque>
 #include <map>
 
-#include "comm/communicator.h"
-#include "cost/costs.h"
-#include "trace/timeline.h"
+#include "sluice/comm/communicator.h"
+#include "sluice/cost/costs.h"
+#include "sluice/trace/timeline.h"
 
 namespace sluice {
 

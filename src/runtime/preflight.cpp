@@ -1,15 +1,15 @@
-#include "runtime/preflight.h"
+#include "sluice/runtime/preflight.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 
-#include "base/error.h"
-#include "cost/parameters.h"
-#include "runtime/files/checkpoint_folder.h"
-#include "runtime/weights/saved_model.h"
-#include "runtime/weights/saved_tensors.h"
+#include "sluice/base/error.h"
+#include "sluice/cost/parameters.h"
+#include "sluice/runtime/files/checkpoint_folder.h"
+#include "sluice/runtime/weights/saved_model.h"
+#include "sluice/runtime/weights/saved_tensors.h"
 
 namespace sluice {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "data/dataset.h"
-#include "run/plan.h"
+#include "sluice/data/dataset.h"
+#include "sluice/run/plan.h"
 
 namespace sluice {
 

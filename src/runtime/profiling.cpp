@@ -1,4 +1,4 @@
-#include "runtime/profiling.h"
+#include "sluice/runtime/profiling.h"
 
 #include <ATen/Parallel.h>
 
@@ -6,10 +6,10 @@
 #include <chrono>
 #include <set>
 
-#include "run/op_costs.h"
-#include "runtime/alone.h"
-#include "runtime/op_timings.h"
-#include "runtime/trainer.h"
+#include "sluice/run/op_costs.h"
+#include "sluice/runtime/alone.h"
+#include "sluice/runtime/op_timings.h"
+#include "sluice/runtime/trainer.h"
 
 namespace sluice {
 namespace {

@@ -4,9 +4,9 @@
 #include <functional>
 #include <string>
 
-#include "comm/communicator.h"
-#include "cost/costs.h"
-#include "model/stage.h"
+#include "sluice/comm/communicator.h"
+#include "sluice/cost/costs.h"
+#include "sluice/model/stage.h"
 
 namespace sluice {
 

@@ -1,8 +1,8 @@
-#include "runtime/rank_device.h"
+#include "sluice/runtime/rank_device.h"
 
 #include <cstdlib>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 

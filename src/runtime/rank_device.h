@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "config/config.h"
-#include "cuda/device.h"
+#include "sluice/config/config.h"
+#include "sluice/cuda/device.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "runtime/ranks.h"
+#include "sluice/runtime/ranks.h"
 
 #include <unistd.h>
 
@@ -8,13 +8,13 @@
 #include <optional>
 #include <vector>
 
-#include "base/names.h"
-#include "base/text.h"
-#include "comm/mpi/mpi.h"
-#include "comm/nccl/nccl.h"
-#include "comm/threads/threads.h"
-#include "cuda/device.h"
-#include "runtime/allocator.h"
+#include "sluice/base/names.h"
+#include "sluice/base/text.h"
+#include "sluice/comm/mpi/mpi.h"
+#include "sluice/comm/nccl/nccl.h"
+#include "sluice/comm/threads/threads.h"
+#include "sluice/cuda/device.h"
+#include "sluice/runtime/allocator.h"
 
 namespace sluice {
 namespace {

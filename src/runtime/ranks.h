@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
-#include "comm/communicator.h"
-#include "config/config.h"
-#include "run/launch.h"
-#include "runtime/agreement.h"
+#include "sluice/base/error.h"
+#include "sluice/comm/communicator.h"
+#include "sluice/config/config.h"
+#include "sluice/run/launch.h"
+#include "sluice/runtime/agreement.h"
 
 namespace sluice {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "base/error.h"
-#include "runtime/executor.h"
+#include "sluice/base/error.h"
+#include "sluice/runtime/executor.h"
 
 namespace sluice {
 

@@ -1,7 +1,7 @@
-#include "runtime/tensor_link.h"
+#include "sluice/runtime/tensor_link.h"
 
-#include "base/error.h"
-#include "comm/tensors/group.h"
+#include "sluice/base/error.h"
+#include "sluice/comm/tensors/group.h"
 
 namespace sluice {
 namespace {

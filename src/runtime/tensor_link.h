@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/communicator.h"
-#include "cuda/device.h"
+#include "sluice/comm/communicator.h"
+#include "sluice/cuda/device.h"
 
 namespace sluice {
 

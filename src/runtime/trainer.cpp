@@ -1,10 +1,10 @@
-#include "runtime/trainer.h"
+#include "sluice/runtime/trainer.h"
 
-#include "base/error.h"
-#include "runtime/gpu_memory.h"
-#include "runtime/out_of_memory.h"
-#include "schedule/transforms/forward_only.h"
-#include "schedule/transforms/forward_prefix.h"
+#include "sluice/base/error.h"
+#include "sluice/runtime/gpu_memory.h"
+#include "sluice/runtime/out_of_memory.h"
+#include "sluice/schedule/transforms/forward_only.h"
+#include "sluice/schedule/transforms/forward_prefix.h"
 
 namespace sluice {
 

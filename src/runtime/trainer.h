@@ -11,15 +11,15 @@
 #include <optional>
 #include <vector>
 
-#include "comm/mesh.h"
-#include "comm/tensors/group.h"
-#include "data/dataset.h"
-#include "model/stage.h"
-#include "run/plan.h"
-#include "runtime/attention_plans.h"
-#include "runtime/batches.h"
-#include "runtime/deferral.h"
-#include "runtime/gradient_sums.h"
+#include "sluice/comm/mesh.h"
+#include "sluice/comm/tensors/group.h"
+#include "sluice/data/dataset.h"
+#include "sluice/model/stage.h"
+#include "sluice/run/plan.h"
+#include "sluice/runtime/attention_plans.h"
+#include "sluice/runtime/batches.h"
+#include "sluice/runtime/deferral.h"
+#include "sluice/runtime/gradient_sums.h"
 
 namespace sluice {
 

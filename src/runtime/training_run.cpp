@@ -1,4 +1,4 @@
-#include "runtime/training_run.h"
+#include "sluice/runtime/training_run.h"
 
 #include <ATen/Parallel.h>
 
@@ -10,14 +10,14 @@
 #include <list>
 #include <map>
 
-#include "cost/flops.h"
-#include "cuda/device.h"
-#include "run/op_costs.h"
-#include "runtime/checkpointing.h"
-#include "runtime/generation.h"
-#include "runtime/gpu_memory.h"
-#include "runtime/op_timings.h"
-#include "runtime/out_of_memory.h"
+#include "sluice/cost/flops.h"
+#include "sluice/cuda/device.h"
+#include "sluice/run/op_costs.h"
+#include "sluice/runtime/checkpointing.h"
+#include "sluice/runtime/generation.h"
+#include "sluice/runtime/gpu_memory.h"
+#include "sluice/runtime/op_timings.h"
+#include "sluice/runtime/out_of_memory.h"
 
 namespace sluice {
 namespace {

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "comm/communicator.h"
-#include "cost/costs.h"
-#include "data/dataset.h"
-#include "runtime/files/metrics_folder.h"
-#include "runtime/trainer.h"
+#include "sluice/comm/communicator.h"
+#include "sluice/cost/costs.h"
+#include "sluice/data/dataset.h"
+#include "sluice/runtime/files/metrics_folder.h"
+#include "sluice/runtime/trainer.h"
 
 namespace sluice {
 

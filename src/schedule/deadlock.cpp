@@ -1,6 +1,6 @@
-#include "schedule/deadlock.h"
+#include "sluice/schedule/deadlock.h"
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 

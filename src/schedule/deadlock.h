@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "schedule/problem.h"
+#include "sluice/schedule/problem.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "schedule/op.h"
+#include "sluice/schedule/op.h"
 
 #include <fmt/format.h>
 

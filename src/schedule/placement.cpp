@@ -1,8 +1,8 @@
-#include "schedule/placement.h"
+#include "sluice/schedule/placement.h"
 
 #include <algorithm>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 

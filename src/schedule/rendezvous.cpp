@@ -1,11 +1,11 @@
-#include "schedule/rendezvous.h"
+#include "sluice/schedule/rendezvous.h"
 
 #include <algorithm>
 #include <array>
 
-#include "base/error.h"
-#include "schedule/deadlock.h"
-#include "schedule/seen.h"
+#include "sluice/base/error.h"
+#include "sluice/schedule/deadlock.h"
+#include "sluice/schedule/seen.h"
 
 namespace sluice {
 

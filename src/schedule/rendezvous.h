@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "schedule/problem.h"
-#include "schedule/schedule.h"
+#include "sluice/schedule/problem.h"
+#include "sluice/schedule/schedule.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "schedule/schedule.h"
+#include "sluice/schedule/schedule.h"
 
 #include <numeric>
 

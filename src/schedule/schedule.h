@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "schedule/op.h"
-#include "schedule/placement.h"
+#include "sluice/schedule/op.h"
+#include "sluice/schedule/placement.h"
 
 namespace sluice {
 

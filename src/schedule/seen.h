@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "schedule/op.h"
+#include "sluice/schedule/op.h"
 
 namespace sluice {
 

@@ -1,11 +1,11 @@
-#include "schedule/strict_json.h"
+#include "sluice/schedule/strict_json.h"
 
 #include <set>
 #include <string>
 #include <vector>
 
-#include "base/error.h"
-#include "base/text.h"
+#include "sluice/base/error.h"
+#include "sluice/base/text.h"
 
 namespace sluice {
 namespace {

@@ -1,14 +1,14 @@
-#include "schedule/text_format.h"
+#include "sluice/schedule/text_format.h"
 
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "base/error.h"
-#include "base/files.h"
-#include "base/text.h"
-#include "schedule/strict_json.h"
+#include "sluice/base/error.h"
+#include "sluice/base/files.h"
+#include "sluice/base/text.h"
+#include "sluice/schedule/strict_json.h"
 
 namespace sluice {
 namespace {

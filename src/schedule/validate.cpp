@@ -1,13 +1,13 @@
-#include "schedule/validate.h"
+#include "sluice/schedule/validate.h"
 
 #include <algorithm>
 #include <map>
 
-#include "base/error.h"
-#include "schedule/deadlock.h"
-#include "schedule/rendezvous.h"
-#include "schedule/seen.h"
-#include "schedule/transforms/communication.h"
+#include "sluice/base/error.h"
+#include "sluice/schedule/deadlock.h"
+#include "sluice/schedule/rendezvous.h"
+#include "sluice/schedule/seen.h"
+#include "sluice/schedule/transforms/communication.h"
 
 namespace sluice {
 

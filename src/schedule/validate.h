@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "schedule/problem.h"
-#include "schedule/schedule.h"
+#include "sluice/schedule/problem.h"
+#include "sluice/schedule/schedule.h"
 
 namespace sluice {
 

@@ -1,9 +1,9 @@
-#include "sim/contended.h"
+#include "sluice/sim/contended.h"
 
 #include <functional>
 #include <queue>
 
-#include "sim/player.h"
+#include "sluice/sim/player.h"
 
 namespace sluice {
 namespace {

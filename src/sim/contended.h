@@ -1,9 +1,9 @@
 // The simulator for devices that share power and clocks, so that idle ones make busy ones faster.
 #pragma once
 
-#include "cost/costs.h"
-#include "schedule/schedule.h"
-#include "sim/simulation.h"
+#include "sluice/cost/costs.h"
+#include "sluice/schedule/schedule.h"
+#include "sluice/sim/simulation.h"
 
 namespace sluice {
 

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "cost/costs.h"
+#include "sluice/cost/costs.h"
 
 namespace sluice {
 

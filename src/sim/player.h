@@ -6,9 +6,9 @@
 #include <map>
 #include <vector>
 
-#include "base/error.h"
-#include "sim/memory_replay.h"
-#include "sim/simulation.h"
+#include "sluice/base/error.h"
+#include "sluice/sim/memory_replay.h"
+#include "sluice/sim/simulation.h"
 
 namespace sluice {
 

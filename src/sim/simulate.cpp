@@ -1,7 +1,7 @@
-#include "sim/simulate.h"
+#include "sluice/sim/simulate.h"
 
-#include "sim/contended.h"
-#include "sim/player.h"
+#include "sluice/sim/contended.h"
+#include "sluice/sim/player.h"
 
 namespace sluice {
 namespace {

@@ -13,9 +13,9 @@
 
 #include <vector>
 
-#include "cost/costs.h"
-#include "schedule/schedule.h"
-#include "sim/simulation.h"
+#include "sluice/cost/costs.h"
+#include "sluice/schedule/schedule.h"
+#include "sluice/sim/simulation.h"
 
 namespace sluice {
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "trace/timeline.h"
+#include "sluice/trace/timeline.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "trace/around.h"
+#include "sluice/trace/around.h"
 
 #include <fmt/format.h>
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "schedule/schedule.h"
+#include "sluice/schedule/schedule.h"
 
 namespace sluice {
 

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <iterator>
 
-#include "base/error.h"
-#include "base/text.h"
-#include "schedule/schedule.h"
-#include "trace/render.h"
-#include "trace/style.h"
+#include "sluice/base/error.h"
+#include "sluice/base/text.h"
+#include "sluice/schedule/schedule.h"
+#include "sluice/trace/render.h"
+#include "sluice/trace/style.h"
 
 namespace sluice {
 namespace {

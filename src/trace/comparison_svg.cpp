@@ -4,9 +4,9 @@
 #include <cmath>
 #include <iterator>
 
-#include "base/text.h"
-#include "trace/render.h"
-#include "trace/style.h"
+#include "sluice/base/text.h"
+#include "sluice/trace/render.h"
+#include "sluice/trace/style.h"
 
 namespace sluice {
 namespace {

@@ -7,10 +7,10 @@
 #include <span>
 #include <utility>
 
-#include "base/text.h"
-#include "trace/page.h"
-#include "trace/render.h"
-#include "trace/style.h"
+#include "sluice/base/text.h"
+#include "sluice/trace/page.h"
+#include "sluice/trace/render.h"
+#include "sluice/trace/style.h"
 
 namespace sluice {
 namespace {

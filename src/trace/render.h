@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "trace/timeline.h"
+#include "sluice/trace/timeline.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "trace/style.h"
+#include "sluice/trace/style.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <array>
 #include <cmath>
 
-#include "base/text.h"
+#include "sluice/base/text.h"
 
 namespace sluice {
 namespace {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "trace/timeline.h"
+#include "sluice/trace/timeline.h"
 
 namespace sluice {
 

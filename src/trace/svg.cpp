@@ -6,9 +6,9 @@
 #include <iterator>
 #include <map>
 
-#include "base/text.h"
-#include "trace/render.h"
-#include "trace/style.h"
+#include "sluice/base/text.h"
+#include "sluice/trace/render.h"
+#include "sluice/trace/style.h"
 
 namespace sluice {
 namespace {

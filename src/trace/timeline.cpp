@@ -1,4 +1,4 @@
-#include "trace/timeline.h"
+#include "sluice/trace/timeline.h"
 
 #include <fmt/format.h>
 

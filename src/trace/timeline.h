@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "schedule/op.h"
+#include "sluice/schedule/op.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "base/counter_random.h"
+#include "sluice/base/counter_random.h"
 
 #include <gtest/gtest.h>
 

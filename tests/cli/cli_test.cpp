@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "schedule/generators/generator.h"
+#include "sluice/schedule/generators/generator.h"
 #include "support/golden.h"
 #include "support/run_sluice.h"
 

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "base/text.h"
-#include "schedule/generators/generator.h"
+#include "sluice/base/text.h"
+#include "sluice/schedule/generators/generator.h"
 #include "support/run_sluice.h"
 
 namespace sluice {

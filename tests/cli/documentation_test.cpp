@@ -13,7 +13,7 @@
 #include <filesystem>
 #include <map>
 
-#include "base/text.h"
+#include "sluice/base/text.h"
 #include "support/golden.h"
 #include "support/run_sluice.h"
 

@@ -7,8 +7,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "base/text.h"
-#include "runtime/files/safetensors.h"
+#include "sluice/base/text.h"
+#include "sluice/runtime/files/safetensors.h"
 #include "support/golden.h"
 #include "support/hf_model.h"
 #include "support/tiny_run.h"

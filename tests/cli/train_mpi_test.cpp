@@ -7,7 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "base/text.h"
+#include "sluice/base/text.h"
 #include "support/golden.h"
 #include "support/run_sluice.h"
 

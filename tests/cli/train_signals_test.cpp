@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "base/text.h"
+#include "sluice/base/text.h"
 #include "support/golden.h"
 #include "support/tiny_run.h"
 

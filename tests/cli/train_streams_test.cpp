@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "base/text.h"
+#include "sluice/base/text.h"
 #include "support/golden.h"
 #include "support/tiny_run.h"
 

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
-#include "runtime/files/safetensors.h"
+#include "sluice/runtime/files/safetensors.h"
 #include "support/golden.h"
 #include "support/hf_model.h"
 #include "support/tiny_run.h"

@@ -5,8 +5,8 @@
 #include <numeric>
 #include <thread>
 
-#include "base/error.h"
-#include "comm/fault.h"
+#include "sluice/base/error.h"
+#include "sluice/comm/fault.h"
 
 namespace sluice::test {
 

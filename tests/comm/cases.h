@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "sluice/comm/communicator.h"
 
 namespace sluice::test {
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "comm/communicator.h"
+#include "sluice/comm/communicator.h"
 
 namespace sluice::test {
 

@@ -10,7 +10,7 @@
 #include <mutex>
 
 #include "comm/device_memory.h"
-#include "comm/nccl/gpu.h"
+#include "sluice/comm/nccl/gpu.h"
 
 namespace sluice::test {
 

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "comm/cases.h"
-#include "comm/mpi/mpi.h"
+#include "sluice/comm/mpi/mpi.h"
 
 namespace sluice {
 

@@ -10,8 +10,8 @@
 #include <regex>
 #include <thread>
 
-#include "base/error.h"
 #include "comm/cases.h"
+#include "sluice/base/error.h"
 #include "support/run_sluice.h"
 
 namespace sluice {

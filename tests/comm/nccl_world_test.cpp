@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <thread>
 
-#include "base/error.h"
 #include "comm/fake_gpu.h"
-#include "comm/nccl/world.h"
 #include "comm/over_threads.h"
+#include "sluice/base/error.h"
+#include "sluice/comm/nccl/world.h"
 
 namespace sluice {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/cases.h"
-#include "comm/threads/threads.h"
+#include "sluice/comm/threads/threads.h"
 
 namespace sluice::test {
 

@@ -1,12 +1,12 @@
-#include "comm/threads/threads.h"
+#include "sluice/comm/threads/threads.h"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <thread>
 
-#include "base/error.h"
 #include "comm/over_threads.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 

@@ -1,9 +1,9 @@
 // The configuration: what does not fit together, and what is worked out.
 #include <gtest/gtest.h>
 
-#include "base/text.h"
-#include "config/config.h"
-#include "data/tokenizer.h"
+#include "sluice/base/text.h"
+#include "sluice/config/config.h"
+#include "sluice/data/tokenizer.h"
 
 namespace sluice {
 namespace {

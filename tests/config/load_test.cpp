@@ -6,9 +6,9 @@
 #include <random>
 #include <set>
 
-#include "base/error.h"
-#include "config/config.h"
-#include "config/schema.h"
+#include "sluice/base/error.h"
+#include "sluice/config/config.h"
+#include "sluice/config/schema.h"
 #include "support/golden.h"
 #include "support/run_sluice.h"
 

@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "cost/costs.h"
-#include "schedule/text_format.h"
+#include "sluice/base/error.h"
+#include "sluice/cost/costs.h"
+#include "sluice/schedule/text_format.h"
 
 namespace sluice {
 namespace {

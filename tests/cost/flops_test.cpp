@@ -1,10 +1,10 @@
 // FLOPs by hand: what training, the planner and the benchmarks count.
-#include "cost/flops.h"
+#include "sluice/cost/flops.h"
 
 #include <gtest/gtest.h>
 
-#include "cost/parameters.h"
-#include "cost/slices.h"
+#include "sluice/cost/parameters.h"
+#include "sluice/cost/slices.h"
 
 namespace sluice {
 namespace {

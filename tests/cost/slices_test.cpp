@@ -1,14 +1,14 @@
-#include "cost/slices.h"
+#include "sluice/cost/slices.h"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 
-#include "base/error.h"
-#include "cost/known_models.h"
-#include "cost/profiled_slices.h"
-#include "run/op_costs.h"
-#include "schedule/generators/generator.h"
+#include "sluice/base/error.h"
+#include "sluice/cost/known_models.h"
+#include "sluice/cost/profiled_slices.h"
+#include "sluice/run/op_costs.h"
+#include "sluice/schedule/generators/generator.h"
 #include "support/seq1f1b.h"
 
 namespace sluice {

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "model/functions.h"
+#include "sluice/model/functions.h"
 
 namespace sluice::test {
 namespace {

@@ -7,8 +7,8 @@
 #include <map>
 #include <string>
 
-#include "cost/model_shape.h"
-#include "model/stage.h"
+#include "sluice/cost/model_shape.h"
+#include "sluice/model/stage.h"
 
 namespace sluice::test {
 

@@ -1,10 +1,10 @@
 // Every function against ATen in fp64 on the CPU, of the same inputs.
-#include "cuda/functions.h"
+#include "sluice/cuda/functions.h"
 
 #include <numeric>
 
-#include "base/error.h"
 #include "cuda/on_gpu.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 namespace {

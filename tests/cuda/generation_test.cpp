@@ -5,9 +5,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "base/text.h"
 #include "cuda/on_gpu.h"
-#include "model/decoder.h"
+#include "sluice/base/text.h"
+#include "sluice/model/decoder.h"
 #include "support/golden.h"
 #include "support/tiny_run.h"
 

@@ -4,10 +4,10 @@
 
 #include <cstdlib>
 
-#include "comm/nccl/nccl.h"
 #include "cuda/on_gpu.h"
 #include "cuda/over_host.h"
 #include "runtime/trained.h"
+#include "sluice/comm/nccl/nccl.h"
 
 namespace sluice {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <cmath>
 
-#include "cuda/device.h"
 #include "cuda/eager.h"
-#include "model/stage.h"
+#include "sluice/cuda/device.h"
+#include "sluice/model/stage.h"
 #include "support/gradients.h"
 #include "support/plans.h"
 

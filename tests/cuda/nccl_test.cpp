@@ -1,14 +1,14 @@
 // NCCL on the GPUs that are there: one rank with itself on a single one, the cases of every
 // Communicator on as many as each of them takes.
-#include "comm/nccl/nccl.h"
+#include "sluice/comm/nccl/nccl.h"
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
 #include "comm/device_memory.h"
 #include "comm/over_threads.h"
-#include "comm/tensors/group.h"
 #include "cuda/on_gpu.h"
+#include "sluice/base/error.h"
+#include "sluice/comm/tensors/group.h"
 
 namespace sluice {
 namespace {

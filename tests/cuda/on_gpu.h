@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/device.h"
+#include "sluice/cuda/device.h"
 
 namespace sluice::test {
 

@@ -4,7 +4,7 @@
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
-#include "cuda/device.h"
+#include "sluice/cuda/device.h"
 
 namespace sluice::test {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "comm/communicator.h"
+#include "sluice/comm/communicator.h"
 
 namespace sluice::test {
 

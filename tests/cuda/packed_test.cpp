@@ -6,10 +6,10 @@
 #include <optional>
 #include <random>
 
-#include "comm/threads/threads.h"
 #include "cuda/on_gpu.h"
 #include "model/packed_case.h"
 #include "runtime/trained.h"
+#include "sluice/comm/threads/threads.h"
 #include "support/plans.h"
 
 namespace sluice {

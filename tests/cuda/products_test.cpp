@@ -1,8 +1,8 @@
 // Products against fp64 on the CPU, and the same bits whatever algorithm was the fastest.
-#include "cuda/products.h"
+#include "sluice/cuda/products.h"
 
-#include "base/error.h"
 #include "cuda/on_gpu.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 namespace {

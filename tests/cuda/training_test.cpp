@@ -2,9 +2,9 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <gtest/gtest.h>
 
-#include "base/error.h"
 #include "cuda/on_gpu.h"
 #include "runtime/trained.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 namespace {

@@ -3,9 +3,9 @@
 #include <cmath>
 #include <limits>
 
-#include "base/counter_random.h"
-#include "cuda/functions.h"
 #include "cuda/on_gpu.h"
+#include "sluice/base/counter_random.h"
+#include "sluice/cuda/functions.h"
 
 namespace sluice {
 namespace {

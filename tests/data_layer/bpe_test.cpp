@@ -1,5 +1,5 @@
 // Byte-level BPE against the Python package `tokenizers`: its files, and the numbers it gave.
-#include "data/bpe.h"
+#include "sluice/data/bpe.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "base/error.h"
-#include "base/text.h"
+#include "sluice/base/error.h"
+#include "sluice/base/text.h"
 #include "support/golden.h"
 
 namespace sluice {

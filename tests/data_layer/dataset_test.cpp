@@ -1,4 +1,4 @@
-#include "data/dataset.h"
+#include "sluice/data/dataset.h"
 
 #include <gtest/gtest.h>
 
@@ -6,9 +6,9 @@
 #include <numeric>
 #include <set>
 
-#include "data/indexed.h"
-#include "data/masking.h"
-#include "data/tokenizer.h"
+#include "sluice/data/indexed.h"
+#include "sluice/data/masking.h"
+#include "sluice/data/tokenizer.h"
 #include "support/run_sluice.h"
 
 namespace sluice {

@@ -1,11 +1,11 @@
-#include "data/documents.h"
+#include "sluice/data/documents.h"
 
 #include <gtest/gtest.h>
 
 #include <filesystem>
 
-#include "data/token_source.h"
-#include "data/tokenizer.h"
+#include "sluice/data/token_source.h"
+#include "sluice/data/tokenizer.h"
 #include "support/run_sluice.h"
 
 namespace sluice {

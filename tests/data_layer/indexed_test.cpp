@@ -1,4 +1,4 @@
-#include "data/indexed.h"
+#include "sluice/data/indexed.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "data/permutation.h"
+#include "sluice/data/permutation.h"
 
 #include <gtest/gtest.h>
 

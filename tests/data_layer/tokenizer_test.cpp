@@ -1,4 +1,4 @@
-#include "data/tokenizer.h"
+#include "sluice/data/tokenizer.h"
 
 #include <gtest/gtest.h>
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <string_view>
 
-#include "base/error.h"
-#include "schedule/text_format.h"
-#include "schedule/validate.h"
+#include "sluice/base/error.h"
+#include "sluice/schedule/text_format.h"
+#include "sluice/schedule/validate.h"
 #include "support/rendezvous_executor.h"
 
 namespace sluice {

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "data/indexed.h"
+#include "sluice/data/indexed.h"
 
 namespace sluice {
 namespace {

@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <string>
 
-#include "base/error.h"
-#include "runtime/files/manifest.h"
-#include "runtime/files/sha256.h"
+#include "sluice/base/error.h"
+#include "sluice/runtime/files/manifest.h"
+#include "sluice/runtime/files/sha256.h"
 
 namespace sluice {
 namespace {

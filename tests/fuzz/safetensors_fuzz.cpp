@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
-#include "base/error.h"
-#include "runtime/files/safetensors.h"
+#include "sluice/base/error.h"
+#include "sluice/runtime/files/safetensors.h"
 
 namespace sluice {
 namespace {

@@ -1,6 +1,6 @@
 // Packed documents as a GPU computes them, without one: which call computes what, and that it comes
 // to the same as plain attention, with the kernels of emulated_kernels.cpp.
-#include "model/attention_packed.h"
+#include "sluice/model/attention_packed.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>

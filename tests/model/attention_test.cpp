@@ -1,5 +1,5 @@
 // What attention promises beyond its gradients, which stage_test checks: memory linear in length.
-#include "model/attention.h"
+#include "sluice/model/attention.h"
 
 #include <ATen/Parallel.h>
 #include <c10/core/Allocator.h>
@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <map>
 
-#include "model/parameter.h"
+#include "sluice/model/parameter.h"
 
 namespace sluice {
 namespace {

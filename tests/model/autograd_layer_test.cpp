@@ -1,6 +1,6 @@
 // Modules of one's own as layers: the same gradients as plain autograd, the same bits through every
 // schedule, memory as it is held.
-#include "model/autograd_layer.h"
+#include "sluice/model/autograd_layer.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -8,12 +8,12 @@
 
 #include <mutex>
 
-#include "base/error.h"
-#include "comm/threads/threads.h"
 #include "model/reference.h"
-#include "runtime/trainer.h"
-#include "schedule/generators/generator.h"
-#include "schedule/validate.h"
+#include "sluice/base/error.h"
+#include "sluice/comm/threads/threads.h"
+#include "sluice/runtime/trainer.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/validate.h"
 #include "support/gradients.h"
 #include "support/plans.h"
 

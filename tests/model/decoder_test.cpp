@@ -1,10 +1,10 @@
 // Token by token with kept keys and values against the whole sequence at once.
-#include "model/decoder.h"
+#include "sluice/model/decoder.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-#include "model/stage.h"
+#include "sluice/model/stage.h"
 #include "support/plans.h"
 
 namespace sluice {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <random>
 
-#include "model/attention.h"
+#include "sluice/model/attention.h"
 
 namespace sluice::test {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "model/attention_packed.h"
+#include "sluice/model/attention_packed.h"
 
 namespace sluice::test {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "cost/model_shape.h"
-#include "model/stage.h"
+#include "sluice/cost/model_shape.h"
+#include "sluice/model/stage.h"
 
 namespace sluice::test {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "model/functions.h"
+#include "sluice/model/functions.h"
 
 namespace sluice {
 namespace {

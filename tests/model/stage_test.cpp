@@ -1,15 +1,15 @@
 // Every gradient of the explicit layers against plain autograd, for all families, whole and cut
 // into slices, with and without documents, at every recomputation level.
-#include "model/stage.h"
+#include "sluice/model/stage.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "base/names.h"
-#include "cost/parameters.h"
 #include "model/reference.h"
-#include "run/stash.h"
+#include "sluice/base/error.h"
+#include "sluice/base/names.h"
+#include "sluice/cost/parameters.h"
+#include "sluice/run/stash.h"
 #include "support/gradients.h"
 #include "support/plans.h"
 

@@ -1,5 +1,5 @@
 // What ops allocate beyond what they keep, watched at the allocator.
-#include "run/workspace.h"
+#include "sluice/run/workspace.h"
 
 #include <ATen/Parallel.h>
 #include <c10/core/Allocator.h>
@@ -8,8 +8,8 @@
 
 #include <algorithm>
 
-#include "base/names.h"
-#include "model/stage.h"
+#include "sluice/base/names.h"
+#include "sluice/model/stage.h"
 #include "support/plans.h"
 
 namespace sluice {

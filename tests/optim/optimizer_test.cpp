@@ -1,4 +1,4 @@
-#include "optim/optimizer.h"
+#include "sluice/optim/optimizer.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "plan/partition.h"
+#include "sluice/plan/partition.h"
 
 #include <gtest/gtest.h>
 
@@ -10,16 +10,16 @@
 #include <random>
 #include <set>
 
-#include "base/error.h"
-#include "cost/flops.h"
-#include "cost/part_times.h"
-#include "cost/slices.h"
-#include "plan/device_memory.h"
-#include "plan/run_memory.h"
-#include "run/op_costs.h"
-#include "schedule/generators/generator.h"
-#include "schedule/validate.h"
-#include "sim/simulate.h"
+#include "sluice/base/error.h"
+#include "sluice/cost/flops.h"
+#include "sluice/cost/part_times.h"
+#include "sluice/cost/slices.h"
+#include "sluice/plan/device_memory.h"
+#include "sluice/plan/run_memory.h"
+#include "sluice/run/op_costs.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/validate.h"
+#include "sluice/sim/simulate.h"
 #include "support/plans.h"
 
 namespace sluice {

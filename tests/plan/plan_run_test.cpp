@@ -1,15 +1,15 @@
-#include "plan/plan_run.h"
+#include "sluice/plan/plan_run.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <numeric>
 
-#include "base/error.h"
-#include "plan/prediction.h"
-#include "plan/run_memory.h"
-#include "run/op_costs.h"
-#include "sim/simulate.h"
+#include "sluice/base/error.h"
+#include "sluice/plan/prediction.h"
+#include "sluice/plan/run_memory.h"
+#include "sluice/run/op_costs.h"
+#include "sluice/sim/simulate.h"
 
 namespace sluice {
 namespace {

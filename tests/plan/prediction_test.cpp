@@ -1,9 +1,9 @@
 // How fast a run will be, by hand.
-#include "plan/prediction.h"
+#include "sluice/plan/prediction.h"
 
 #include <gtest/gtest.h>
 
-#include "cost/flops.h"
+#include "sluice/cost/flops.h"
 #include "support/run_sluice.h"
 
 namespace sluice {

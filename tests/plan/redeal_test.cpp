@@ -1,13 +1,13 @@
-#include "plan/redeal.h"
+#include "sluice/plan/redeal.h"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 
-#include "base/error.h"
-#include "run/op_costs.h"
-#include "schedule/generators/generator.h"
-#include "sim/simulate.h"
+#include "sluice/base/error.h"
+#include "sluice/run/op_costs.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/sim/simulate.h"
 #include "support/plans.h"
 
 namespace sluice {

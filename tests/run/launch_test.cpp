@@ -1,10 +1,10 @@
-#include "run/launch.h"
+#include "sluice/run/launch.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 namespace {

@@ -1,15 +1,15 @@
 // Memory before a run: what schedules take of 1F1B's stash, and the tensors between stages.
-#include "run/memory.h"
+#include "sluice/run/memory.h"
 
 #include <gtest/gtest.h>
 
-#include "cost/buffers.h"
-#include "run/op_costs.h"
-#include "run/workspace.h"
-#include "schedule/generators/generator.h"
-#include "schedule/text_format.h"
-#include "schedule/validate.h"
-#include "sim/simulate.h"
+#include "sluice/cost/buffers.h"
+#include "sluice/run/op_costs.h"
+#include "sluice/run/workspace.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/text_format.h"
+#include "sluice/schedule/validate.h"
+#include "sluice/sim/simulate.h"
 #include "support/plans.h"
 
 namespace sluice {

@@ -1,4 +1,4 @@
-#include "runtime/allocator.h"
+#include "sluice/runtime/allocator.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "runtime/files/atomic_file.h"
+#include "sluice/runtime/files/atomic_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "runtime/faulty_file_system.h"
-#include "runtime/files/sha256.h"
+#include "sluice/runtime/files/sha256.h"
 #include "support/golden.h"
 #include "support/run_sluice.h"
 

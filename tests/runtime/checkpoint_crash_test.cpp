@@ -7,9 +7,9 @@
 #include <filesystem>
 
 #include "runtime/faulty_file_system.h"
-#include "runtime/files/checkpoint.h"
-#include "runtime/files/checkpoint_folder.h"
 #include "runtime/saved_run.h"
+#include "sluice/runtime/files/checkpoint.h"
+#include "sluice/runtime/files/checkpoint_folder.h"
 #include "support/run_sluice.h"
 
 namespace sluice::test {

@@ -1,4 +1,4 @@
-#include "runtime/files/checkpoint_folder.h"
+#include "sluice/runtime/files/checkpoint_folder.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -11,10 +11,10 @@
 #include <thread>
 
 #include "runtime/faulty_file_system.h"
-#include "runtime/files/checkpoint.h"
-#include "runtime/files/digest.h"
-#include "runtime/files/sha256.h"
 #include "runtime/saved_run.h"
+#include "sluice/runtime/files/checkpoint.h"
+#include "sluice/runtime/files/digest.h"
+#include "sluice/runtime/files/sha256.h"
 #include "support/golden.h"
 #include "support/run_sluice.h"
 

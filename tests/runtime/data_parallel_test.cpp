@@ -1,10 +1,10 @@
 // Data ranks: whoever adds up which gradients and updates which rows, training is the same.
-#include "optim/data_parallel.h"
+#include "sluice/optim/data_parallel.h"
 
 #include <gtest/gtest.h>
 
-#include "base/names.h"
 #include "runtime/trained.h"
+#include "sluice/base/names.h"
 
 namespace sluice {
 namespace {

@@ -1,5 +1,5 @@
 // The data that a configuration names, and what is checked of it before a run.
-#include "runtime/datasets.h"
+#include "sluice/runtime/datasets.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -9,9 +9,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/error.h"
-#include "data/tokenizer.h"
-#include "runtime/preflight.h"
+#include "sluice/base/error.h"
+#include "sluice/data/tokenizer.h"
+#include "sluice/runtime/preflight.h"
 
 namespace sluice {
 namespace {

@@ -8,9 +8,9 @@
 #include <mutex>
 #include <set>
 
-#include "base/error.h"
-#include "comm/threads/threads.h"
 #include "runtime/trained.h"
+#include "sluice/base/error.h"
+#include "sluice/comm/threads/threads.h"
 
 namespace sluice {
 namespace {

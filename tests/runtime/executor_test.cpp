@@ -1,15 +1,15 @@
 // What an executor says when an op fails.
-#include "runtime/executor.h"
+#include "sluice/runtime/executor.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 
-#include "comm/fault.h"
-#include "comm/threads/threads.h"
-#include "schedule/generators/generator.h"
-#include "schedule/validate.h"
+#include "sluice/comm/fault.h"
+#include "sluice/comm/threads/threads.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/validate.h"
 #include "support/plans.h"
 
 namespace sluice {

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/files/file_system.h"
+#include "sluice/runtime/files/file_system.h"
 
 namespace sluice::test {
 

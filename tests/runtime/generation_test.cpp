@@ -1,4 +1,4 @@
-#include "runtime/generation.h"
+#include "sluice/runtime/generation.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -8,12 +8,12 @@
 #include <functional>
 #include <numeric>
 
-#include "base/error.h"
-#include "base/names.h"
-#include "base/text.h"
-#include "config/model.h"
-#include "model/decoder.h"
-#include "runtime/files/checkpoint_folder.h"
+#include "sluice/base/error.h"
+#include "sluice/base/names.h"
+#include "sluice/base/text.h"
+#include "sluice/config/model.h"
+#include "sluice/model/decoder.h"
+#include "sluice/runtime/files/checkpoint_folder.h"
 #include "support/run_sluice.h"
 
 namespace sluice {

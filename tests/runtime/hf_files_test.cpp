@@ -4,10 +4,10 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/faulty_file_system.h"
-#include "runtime/files/checkpoint.h"
-#include "runtime/files/digest.h"
-#include "runtime/weights/hf_import.h"
-#include "runtime/weights/saved_model.h"
+#include "sluice/runtime/files/checkpoint.h"
+#include "sluice/runtime/files/digest.h"
+#include "sluice/runtime/weights/hf_import.h"
+#include "sluice/runtime/weights/saved_model.h"
 #include "support/golden.h"
 #include "support/hf_model.h"
 #include "support/run_sluice.h"

@@ -1,11 +1,11 @@
 // Weights of Hugging Face folders: in, out, in again, and everything that is refused.
 #include <gtest/gtest.h>
 
-#include "runtime/files/checkpoint.h"
-#include "runtime/files/digest.h"
-#include "runtime/weights/hf_config.h"
-#include "runtime/weights/hf_import.h"
-#include "runtime/weights/saved_model.h"
+#include "sluice/runtime/files/checkpoint.h"
+#include "sluice/runtime/files/digest.h"
+#include "sluice/runtime/weights/hf_config.h"
+#include "sluice/runtime/weights/hf_import.h"
+#include "sluice/runtime/weights/saved_model.h"
 #include "support/golden.h"
 #include "support/hf_model.h"
 #include "support/run_sluice.h"

@@ -1,5 +1,5 @@
 // Memory as predicted and as it is: every class that the dry run prints, in real runs.
-#include "run/memory.h"
+#include "sluice/run/memory.h"
 
 #include <ATen/Parallel.h>
 #include <c10/core/Allocator.h>
@@ -8,14 +8,14 @@
 
 #include <algorithm>
 
-#include "base/names.h"
-#include "comm/threads/threads.h"
-#include "run/op_costs.h"
-#include "runtime/out_of_memory.h"
-#include "runtime/trainer.h"
-#include "schedule/generators/generator.h"
-#include "schedule/validate.h"
-#include "sim/simulate.h"
+#include "sluice/base/names.h"
+#include "sluice/comm/threads/threads.h"
+#include "sluice/run/op_costs.h"
+#include "sluice/runtime/out_of_memory.h"
+#include "sluice/runtime/trainer.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/validate.h"
+#include "sluice/sim/simulate.h"
 #include "support/plans.h"
 
 namespace sluice {

@@ -1,11 +1,11 @@
 // Every mesh gives the serial run's losses and gradients.
-#include "comm/mesh.h"
+#include "sluice/comm/mesh.h"
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "run/step_traffic.h"
 #include "runtime/trained.h"
+#include "sluice/base/error.h"
+#include "sluice/run/step_traffic.h"
 
 namespace sluice {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/files/metrics_log.h"
+#include "sluice/runtime/files/metrics_log.h"
 
 #include <gtest/gtest.h>
 

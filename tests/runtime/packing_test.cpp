@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "runtime/batches.h"
 #include "runtime/trained.h"
+#include "sluice/runtime/batches.h"
 
 namespace sluice {
 namespace {

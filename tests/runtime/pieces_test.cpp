@@ -1,13 +1,13 @@
 // Tensors cut into boxes: which cuts tile, and that any box of a saved tensor is read back from
 // whatever boxes it was saved in.
-#include "runtime/files/pieces.h"
+#include "sluice/runtime/files/pieces.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "runtime/files/checkpoint.h"
-#include "runtime/files/checkpoint_folder.h"
+#include "sluice/runtime/files/checkpoint.h"
+#include "sluice/runtime/files/checkpoint_folder.h"
 #include "support/run_sluice.h"
 
 namespace sluice {

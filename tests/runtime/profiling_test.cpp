@@ -1,15 +1,15 @@
 // What ops take on this machine: every op of every schedule is timed, on every backend form.
-#include "runtime/profiling.h"
+#include "sluice/runtime/profiling.h"
 
 #include <gtest/gtest.h>
 
 #include <mutex>
 
-#include "comm/threads/threads.h"
-#include "cost/parameters.h"
-#include "runtime/op_timings.h"
-#include "schedule/generators/generator.h"
-#include "schedule/validate.h"
+#include "sluice/comm/threads/threads.h"
+#include "sluice/cost/parameters.h"
+#include "sluice/runtime/op_timings.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/validate.h"
 #include "support/plans.h"
 
 namespace sluice {

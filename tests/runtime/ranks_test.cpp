@@ -1,4 +1,4 @@
-#include "runtime/ranks.h"
+#include "sluice/runtime/ranks.h"
 
 #include <gtest/gtest.h>
 

@@ -8,11 +8,11 @@
 #include <map>
 #include <random>
 
-#include "comm/threads/threads.h"
-#include "model/autograd_layer.h"
-#include "runtime/checkpointing.h"
-#include "runtime/files/digest.h"
 #include "runtime/trained.h"
+#include "sluice/comm/threads/threads.h"
+#include "sluice/model/autograd_layer.h"
+#include "sluice/runtime/checkpointing.h"
+#include "sluice/runtime/files/digest.h"
 #include "support/golden.h"
 #include "support/run_sluice.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/files/run_id.h"
+#include "sluice/runtime/files/run_id.h"
 
 #include <filesystem>
 

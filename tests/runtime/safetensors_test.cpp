@@ -1,4 +1,4 @@
-#include "runtime/files/safetensors.h"
+#include "sluice/runtime/files/safetensors.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/files/checkpoint.h"
-#include "runtime/files/checkpoint_folder.h"
+#include "sluice/runtime/files/checkpoint.h"
+#include "sluice/runtime/files/checkpoint_folder.h"
 
 namespace sluice::test {
 

@@ -7,14 +7,14 @@
 #include <cstdlib>
 #include <set>
 
-#include "base/names.h"
-#include "base/text.h"
-#include "cli/report.h"
-#include "runtime/files/sha256.h"
-#include "runtime/ranks.h"
-#include "runtime/trainer.h"
-#include "schedule/generators/generator.h"
-#include "schedule/validate.h"
+#include "sluice/base/names.h"
+#include "sluice/base/text.h"
+#include "sluice/cli/report.h"
+#include "sluice/runtime/files/sha256.h"
+#include "sluice/runtime/ranks.h"
+#include "sluice/runtime/trainer.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/validate.h"
 #include "support/plans.h"
 
 namespace sluice {

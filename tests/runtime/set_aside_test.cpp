@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/storage_error.h"
 #include "runtime/faulty_file_system.h"
-#include "runtime/files/sha256.h"
 #include "runtime/saved_run.h"
+#include "sluice/base/storage_error.h"
+#include "sluice/runtime/files/sha256.h"
 #include "support/golden.h"
 #include "support/run_sluice.h"
 

@@ -1,11 +1,11 @@
-#include "runtime/files/tfevents.h"
+#include "sluice/runtime/files/tfevents.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <filesystem>
 
-#include "runtime/files/metrics_folder.h"
+#include "sluice/runtime/files/metrics_folder.h"
 #include "support/event_files.h"
 #include "support/golden.h"
 #include "support/run_sluice.h"

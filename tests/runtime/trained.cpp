@@ -6,13 +6,13 @@
 #include <cmath>
 #include <mutex>
 
-#include "comm/threads/threads.h"
-#include "run/op_costs.h"
-#include "runtime/rank_device.h"
-#include "schedule/generators/generator.h"
-#include "schedule/transforms/reductions.h"
-#include "schedule/validate.h"
-#include "sim/simulate.h"
+#include "sluice/comm/threads/threads.h"
+#include "sluice/run/op_costs.h"
+#include "sluice/runtime/rank_device.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/transforms/reductions.h"
+#include "sluice/schedule/validate.h"
+#include "sluice/sim/simulate.h"
 #include "support/plans.h"
 
 namespace sluice::test {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/trainer.h"
+#include "sluice/runtime/trainer.h"
 #include "support/gradients.h"
 
 namespace sluice::test {

@@ -1,12 +1,12 @@
 // Real training through every schedule: all of them agree.
-#include "runtime/trainer.h"
+#include "sluice/runtime/trainer.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-#include "comm/threads/threads.h"
 #include "model/reference.h"
 #include "runtime/trained.h"
+#include "sluice/comm/threads/threads.h"
 #include "support/plans.h"
 
 namespace sluice {

@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
-#include "cost/costs.h"
-#include "schedule/generators/adaptive_v_order.h"
-#include "schedule/generators/adaptive_v_player.h"
-#include "schedule/generators/generator.h"
-#include "schedule/validate.h"
-#include "sim/simulate.h"
+#include "sluice/base/error.h"
+#include "sluice/cost/costs.h"
+#include "sluice/schedule/generators/adaptive_v_order.h"
+#include "sluice/schedule/generators/adaptive_v_player.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/validate.h"
+#include "sluice/sim/simulate.h"
 
 namespace sluice {
 namespace {

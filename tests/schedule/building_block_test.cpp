@@ -1,4 +1,4 @@
-#include "schedule/generators/building_block.h"
+#include "sluice/schedule/generators/building_block.h"
 
 #include <gtest/gtest.h>
 
@@ -7,13 +7,13 @@
 #include <fstream>
 #include <random>
 
-#include "base/error.h"
-#include "cost/costs.h"
-#include "schedule/generators/block_bound.h"
-#include "schedule/generators/generator.h"
-#include "schedule/generators/slice_v.h"
-#include "schedule/validate.h"
-#include "sim/simulate.h"
+#include "sluice/base/error.h"
+#include "sluice/cost/costs.h"
+#include "sluice/schedule/generators/block_bound.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/generators/slice_v.h"
+#include "sluice/schedule/validate.h"
+#include "sluice/sim/simulate.h"
 #include "support/golden.h"
 
 namespace sluice {

@@ -1,5 +1,5 @@
 // Lowering: PyTorch's golden rows, where messages are placed, and the way back.
-#include "schedule/transforms/communication.h"
+#include "sluice/schedule/transforms/communication.h"
 
 #include <gtest/gtest.h>
 
@@ -7,9 +7,9 @@
 #include <sstream>
 #include <string>
 
-#include "base/error.h"
-#include "schedule/generators/generator.h"
-#include "schedule/text_format.h"
+#include "sluice/base/error.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/text_format.h"
 
 namespace sluice {
 namespace {

@@ -1,13 +1,13 @@
-#include "schedule/transforms/forward_prefix.h"
+#include "sluice/schedule/transforms/forward_prefix.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 #include <tuple>
 
-#include "schedule/generators/generator.h"
-#include "schedule/text_format.h"
-#include "schedule/validate.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/text_format.h"
+#include "sluice/schedule/validate.h"
 
 namespace sluice {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "schedule/schedule.h"
+#include "sluice/schedule/schedule.h"
 
 namespace sluice {
 namespace {

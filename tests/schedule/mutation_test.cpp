@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
-#include "schedule/generators/generator.h"
-#include "schedule/transforms/communication.h"
-#include "schedule/validate.h"
+#include "sluice/base/error.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/transforms/communication.h"
+#include "sluice/schedule/validate.h"
 #include "support/rendezvous_executor.h"
 
 namespace sluice {

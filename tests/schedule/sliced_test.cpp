@@ -2,10 +2,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "cost/costs.h"
-#include "schedule/generators/generator.h"
-#include "schedule/validate.h"
-#include "sim/simulate.h"
+#include "sluice/cost/costs.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/validate.h"
+#include "sluice/sim/simulate.h"
 
 namespace sluice {
 namespace {

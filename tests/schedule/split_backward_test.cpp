@@ -1,12 +1,12 @@
-#include "schedule/transforms/split_backward.h"
+#include "sluice/schedule/transforms/split_backward.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "schedule/generators/generator.h"
-#include "schedule/text_format.h"
-#include "schedule/validate.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/text_format.h"
+#include "sluice/schedule/validate.h"
 
 namespace sluice {
 namespace {

@@ -1,6 +1,6 @@
 // The text format: what is written is read back the same, and what is wrong is refused with the
 // row, the column and the reason.
-#include "schedule/text_format.h"
+#include "sluice/schedule/text_format.h"
 
 #include <gtest/gtest.h>
 
@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
-#include "schedule/generators/generator.h"
-#include "schedule/transforms/communication.h"
-#include "schedule/validate.h"
+#include "sluice/base/error.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/transforms/communication.h"
+#include "sluice/schedule/validate.h"
 
 namespace sluice {
 namespace {

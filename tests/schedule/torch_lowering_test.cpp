@@ -1,6 +1,6 @@
 // The lowered form for PyTorch: letter for letter what PyTorch's own lowering gives, and sound for
 // every generator.
-#include "schedule/transforms/torch_lowering.h"
+#include "sluice/schedule/transforms/torch_lowering.h"
 
 #include <gtest/gtest.h>
 
@@ -9,11 +9,11 @@
 #include <set>
 #include <string>
 
-#include "schedule/generators/generator.h"
-#include "schedule/text_format.h"
-#include "schedule/transforms/communication.h"
-#include "schedule/transforms/reductions.h"
-#include "schedule/validate.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/text_format.h"
+#include "sluice/schedule/transforms/communication.h"
+#include "sluice/schedule/transforms/reductions.h"
+#include "sluice/schedule/validate.h"
 #include "support/golden.h"
 
 namespace sluice {

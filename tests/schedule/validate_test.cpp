@@ -1,5 +1,5 @@
 // One test per kind of problem: the exact line, because the line is what a user gets to see.
-#include "schedule/validate.h"
+#include "sluice/schedule/validate.h"
 
 #include <gtest/gtest.h>
 
@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "schedule/generators/generator.h"
-#include "schedule/text_format.h"
-#include "schedule/transforms/communication.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/text_format.h"
+#include "sluice/schedule/transforms/communication.h"
 
 namespace sluice {
 namespace {

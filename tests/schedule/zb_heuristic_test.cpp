@@ -1,5 +1,5 @@
 // What the golden values of tests/data/golden/zb.txt cannot say: promises over many caps and times.
-#include "schedule/generators/zb_heuristic.h"
+#include "sluice/schedule/generators/zb_heuristic.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/error.h"
-#include "schedule/generators/generator.h"
+#include "sluice/base/error.h"
+#include "sluice/schedule/generators/generator.h"
 
 namespace sluice {
 namespace {

@@ -6,11 +6,11 @@
 #include <random>
 #include <tuple>
 
-#include "base/error.h"
-#include "schedule/text_format.h"
-#include "schedule/transforms/reductions.h"
-#include "schedule/validate.h"
-#include "sim/simulate.h"
+#include "sluice/base/error.h"
+#include "sluice/schedule/text_format.h"
+#include "sluice/schedule/transforms/reductions.h"
+#include "sluice/schedule/validate.h"
+#include "sluice/sim/simulate.h"
 #include "support/golden.h"
 
 namespace sluice {

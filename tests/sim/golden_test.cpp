@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "schedule/validate.h"
+#include "sluice/schedule/validate.h"
 
 namespace sluice {
 namespace {

@@ -5,9 +5,9 @@
 
 #include <random>
 
-#include "base/error.h"
-#include "schedule/validate.h"
-#include "sim/simulate.h"
+#include "sluice/base/error.h"
+#include "sluice/schedule/validate.h"
+#include "sluice/sim/simulate.h"
 #include "support/golden.h"
 
 namespace sluice {

@@ -1,14 +1,14 @@
 // The simulator against hand-computed cases.
-#include "sim/simulate.h"
+#include "sluice/sim/simulate.h"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 
-#include "base/error.h"
-#include "schedule/text_format.h"
-#include "schedule/transforms/split_backward.h"
-#include "schedule/validate.h"
+#include "sluice/base/error.h"
+#include "sluice/schedule/text_format.h"
+#include "sluice/schedule/transforms/split_backward.h"
+#include "sluice/schedule/validate.h"
 
 namespace sluice {
 namespace {

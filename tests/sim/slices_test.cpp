@@ -2,9 +2,9 @@
 // models.
 #include <gtest/gtest.h>
 
-#include "cost/known_models.h"
-#include "schedule/generators/generator.h"
-#include "sim/simulate.h"
+#include "sluice/cost/known_models.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/sim/simulate.h"
 #include "support/seq1f1b.h"
 
 namespace sluice {

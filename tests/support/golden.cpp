@@ -6,8 +6,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "base/error.h"
-#include "base/text.h"
+#include "sluice/base/error.h"
+#include "sluice/base/text.h"
 
 namespace sluice::test {
 namespace {

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "schedule/generators/generator.h"
-#include "sim/simulate.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/sim/simulate.h"
 
 namespace sluice::test {
 

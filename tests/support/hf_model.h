@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/files/safetensors.h"
-#include "runtime/weights/convert.h"
+#include "sluice/runtime/files/safetensors.h"
+#include "sluice/runtime/weights/convert.h"
 
 namespace sluice::test {
 

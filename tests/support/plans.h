@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "cost/slices.h"
-#include "run/plan.h"
+#include "sluice/cost/slices.h"
+#include "sluice/run/plan.h"
 
 namespace sluice::test {
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "schedule/schedule.h"
+#include "sluice/schedule/schedule.h"
 
 namespace sluice {
 

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 #include "support/golden.h"
 
 namespace sluice::test {

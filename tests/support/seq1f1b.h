@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cost/slices.h"
+#include "sluice/cost/slices.h"
 
 namespace sluice::test {
 

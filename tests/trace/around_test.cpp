@@ -1,4 +1,4 @@
-#include "trace/around.h"
+#include "sluice/trace/around.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <map>
 
-#include "base/text.h"
-#include "schedule/generators/generator.h"
-#include "schedule/validate.h"
+#include "sluice/base/text.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/validate.h"
 
 namespace sluice {
 namespace {

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
-#include "trace/render.h"
+#include "sluice/base/error.h"
+#include "sluice/trace/render.h"
 #include "trace/sample_timeline.h"
 #include "trace/text_golden.h"
 

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <string_view>
 
-#include "base/text.h"
-#include "trace/render.h"
+#include "sluice/base/text.h"
+#include "sluice/trace/render.h"
 #include "trace/sample_timeline.h"
 #include "trace/text_golden.h"
 

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "trace/render.h"
+#include "sluice/trace/render.h"
 #include "trace/sample_timeline.h"
 
 namespace sluice {

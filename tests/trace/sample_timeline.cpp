@@ -5,8 +5,8 @@
 #include <map>
 #include <utility>
 
-#include "base/error.h"
-#include "base/text.h"
+#include "sluice/base/error.h"
+#include "sluice/base/text.h"
 
 namespace sluice::testing {
 namespace {

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "schedule/schedule.h"
-#include "trace/timeline.h"
+#include "sluice/schedule/schedule.h"
+#include "sluice/trace/timeline.h"
 
 namespace sluice::testing {
 

@@ -1,4 +1,4 @@
-#include "trace/style.h"
+#include "sluice/trace/style.h"
 
 #include <gtest/gtest.h>
 

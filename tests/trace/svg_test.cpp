@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "trace/render.h"
+#include "sluice/trace/render.h"
 #include "trace/sample_timeline.h"
 #include "trace/text_golden.h"
 

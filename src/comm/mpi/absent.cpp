@@ -1,6 +1,6 @@
 // Stands in for the rest of this folder where MPI was not found.
-#include "base/error.h"
-#include "comm/mpi/mpi.h"
+#include "sluice/base/error.h"
+#include "sluice/comm/mpi/mpi.h"
 
 namespace sluice {
 

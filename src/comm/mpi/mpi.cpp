@@ -1,11 +1,11 @@
-#include "comm/mpi/mpi.h"
+#include "sluice/comm/mpi/mpi.h"
 
 #include <algorithm>
 #include <array>
 #include <numeric>
 
-#include "base/error.h"
-#include "comm/mpi/world.h"
+#include "sluice/base/error.h"
+#include "sluice/comm/mpi/world.h"
 
 namespace sluice {
 

@@ -5,8 +5,8 @@
 
 #include <functional>
 
-#include "comm/communicator.h"
-#include "comm/mpi/options.h"
+#include "sluice/comm/communicator.h"
+#include "sluice/comm/mpi/options.h"
 
 namespace sluice {
 

@@ -5,7 +5,7 @@
 #include <exception>
 #include <functional>
 
-#include "comm/communicator.h"
+#include "sluice/comm/communicator.h"
 
 namespace sluice {
 

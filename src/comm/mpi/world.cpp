@@ -1,11 +1,11 @@
-#include "comm/mpi/world.h"
+#include "sluice/comm/mpi/world.h"
 
 #include <algorithm>
 #include <climits>
 #include <cstdlib>
 
-#include "base/error.h"
-#include "run/launch.h"
+#include "sluice/base/error.h"
+#include "sluice/run/launch.h"
 
 namespace sluice {
 

@@ -18,8 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include "comm/communicator.h"
-#include "comm/mpi/options.h"
+#include "sluice/comm/communicator.h"
+#include "sluice/comm/mpi/options.h"
 
 namespace sluice {
 

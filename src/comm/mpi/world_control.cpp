@@ -3,8 +3,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "base/error.h"
-#include "comm/mpi/world.h"
+#include "sluice/base/error.h"
+#include "sluice/comm/mpi/world.h"
 
 namespace sluice {
 

@@ -1,6 +1,6 @@
 // Stands in for nccl.cpp where NCCL was not found, or programs cannot be linked with CUDA.
-#include "base/error.h"
-#include "comm/nccl/nccl.h"
+#include "sluice/base/error.h"
+#include "sluice/comm/nccl/nccl.h"
 
 namespace sluice {
 

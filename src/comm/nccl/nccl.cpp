@@ -1,4 +1,4 @@
-#include "comm/nccl/nccl.h"
+#include "sluice/comm/nccl/nccl.h"
 
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -10,8 +10,8 @@
 #include <cstring>
 #include <thread>
 
-#include "base/error.h"
-#include "comm/nccl/world.h"
+#include "sluice/base/error.h"
+#include "sluice/comm/nccl/world.h"
 
 namespace sluice {
 namespace {

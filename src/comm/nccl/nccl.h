@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "comm/communicator.h"
+#include "sluice/comm/communicator.h"
 
 namespace sluice {
 

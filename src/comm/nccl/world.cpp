@@ -1,4 +1,4 @@
-#include "comm/nccl/world.h"
+#include "sluice/comm/nccl/world.h"
 
 #include <condition_variable>
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <thread>
 #include <tuple>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <functional>
 
-#include "comm/communicator.h"
-#include "comm/nccl/gpu.h"
+#include "sluice/comm/communicator.h"
+#include "sluice/comm/nccl/gpu.h"
 
 namespace sluice {
 

@@ -1,6 +1,6 @@
-#include "comm/tensors/group.h"
+#include "sluice/comm/tensors/group.h"
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/communicator.h"
-#include "cost/traffic.h"
+#include "sluice/comm/communicator.h"
+#include "sluice/cost/traffic.h"
 
 namespace sluice {
 

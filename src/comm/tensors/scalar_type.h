@@ -3,7 +3,7 @@
 
 #include <ATen/ATen.h>
 
-#include "cost/number_type.h"
+#include "sluice/cost/number_type.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "comm/threads/threads.h"
+#include "sluice/comm/threads/threads.h"
 
 #include <algorithm>
 #include <atomic>
@@ -15,8 +15,8 @@
 #include <thread>
 #include <tuple>
 
-#include "base/error.h"
-#include "base/say.h"
+#include "sluice/base/error.h"
+#include "sluice/base/say.h"
 
 namespace sluice {
 

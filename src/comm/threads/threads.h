@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-#include "comm/communicator.h"
+#include "sluice/comm/communicator.h"
 
 namespace sluice {
 

@@ -1,7 +1,7 @@
 #include <math_constants.h>
 
-#include "base/counter_random.h"
-#include "cuda/kernels/launch.cuh"
+#include "sluice/base/counter_random.h"
+#include "sluice/cuda/kernels/launch.cuh"
 
 namespace sluice::cuda::kernels {
 namespace {

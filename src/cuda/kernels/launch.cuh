@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "cuda/kernels/pack.cuh"
+#include "sluice/cuda/kernels/pack.cuh"
 
 namespace sluice::cuda::kernels {
 

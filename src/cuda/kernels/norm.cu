@@ -1,5 +1,5 @@
-#include "cuda/kernels/launch.cuh"
-#include "cuda/kernels/reduce.cuh"
+#include "sluice/cuda/kernels/launch.cuh"
+#include "sluice/cuda/kernels/reduce.cuh"
 
 namespace sluice::cuda::kernels {
 namespace {

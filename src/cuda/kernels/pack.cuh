@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "cuda/kernels/kernels.h"
+#include "sluice/cuda/kernels/kernels.h"
 
 namespace sluice::cuda::kernels {
 

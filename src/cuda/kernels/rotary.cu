@@ -1,4 +1,4 @@
-#include "cuda/kernels/launch.cuh"
+#include "sluice/cuda/kernels/launch.cuh"
 
 namespace sluice::cuda::kernels {
 namespace {

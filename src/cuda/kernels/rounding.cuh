@@ -1,8 +1,8 @@
 // Rounding up or down by chance, as base/counter_random.h says, to the types of a weight.
 #pragma once
 
-#include "base/counter_random.h"
-#include "cuda/kernels/pack.cuh"
+#include "sluice/base/counter_random.h"
+#include "sluice/cuda/kernels/pack.cuh"
 
 namespace sluice::cuda::kernels {
 

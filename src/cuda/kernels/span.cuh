@@ -2,7 +2,7 @@
 // elements before and after them.
 #pragma once
 
-#include "cuda/kernels/pack.cuh"
+#include "sluice/cuda/kernels/pack.cuh"
 
 namespace sluice::cuda::kernels {
 

@@ -1,6 +1,6 @@
-#include "cuda/kernels/launch.cuh"
-#include "cuda/kernels/reduce.cuh"
-#include "cuda/kernels/span.cuh"
+#include "sluice/cuda/kernels/launch.cuh"
+#include "sluice/cuda/kernels/reduce.cuh"
+#include "sluice/cuda/kernels/span.cuh"
 
 namespace sluice::cuda::kernels {
 namespace {

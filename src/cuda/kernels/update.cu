@@ -1,5 +1,5 @@
-#include "cuda/kernels/launch.cuh"
-#include "cuda/kernels/rounding.cuh"
+#include "sluice/cuda/kernels/launch.cuh"
+#include "sluice/cuda/kernels/rounding.cuh"
 
 namespace sluice::cuda::kernels {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/files/atomic_file.h"
+#include "sluice/runtime/files/atomic_file.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

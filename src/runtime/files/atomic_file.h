@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/files/file_system.h"
+#include "sluice/runtime/files/file_system.h"
 
 namespace sluice {
 

@@ -1,11 +1,11 @@
-#include "runtime/files/checkpoint.h"
+#include "sluice/runtime/files/checkpoint.h"
 
 #include <algorithm>
 #include <filesystem>
 #include <set>
 
-#include "base/text.h"
-#include "runtime/files/step_folder.h"
+#include "sluice/base/text.h"
+#include "sluice/runtime/files/step_folder.h"
 
 namespace sluice {
 namespace {

@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/files/manifest.h"
-#include "runtime/files/safetensors.h"
+#include "sluice/runtime/files/manifest.h"
+#include "sluice/runtime/files/safetensors.h"
 
 namespace sluice {
 

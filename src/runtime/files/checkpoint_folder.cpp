@@ -1,13 +1,13 @@
-#include "runtime/files/checkpoint_folder.h"
+#include "sluice/runtime/files/checkpoint_folder.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <map>
 
-#include "base/text.h"
-#include "runtime/files/atomic_file.h"
-#include "runtime/files/checkpoint.h"
+#include "sluice/base/text.h"
+#include "sluice/runtime/files/atomic_file.h"
+#include "sluice/runtime/files/checkpoint.h"
 
 namespace sluice {
 namespace {

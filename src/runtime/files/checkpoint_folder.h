@@ -19,10 +19,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/files/file_system.h"
-#include "runtime/files/find_checkpoint.h"
-#include "runtime/files/folder_lock.h"
-#include "runtime/files/manifest.h"
+#include "sluice/runtime/files/file_system.h"
+#include "sluice/runtime/files/find_checkpoint.h"
+#include "sluice/runtime/files/folder_lock.h"
+#include "sluice/runtime/files/manifest.h"
 
 namespace sluice {
 

@@ -1,8 +1,8 @@
-#include "runtime/files/digest.h"
+#include "sluice/runtime/files/digest.h"
 
 #include <algorithm>
 
-#include "runtime/files/sha256.h"
+#include "sluice/runtime/files/sha256.h"
 
 namespace sluice {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/files/checkpoint.h"
+#include "sluice/runtime/files/checkpoint.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "runtime/files/file_system.h"
+#include "sluice/runtime/files/file_system.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -9,7 +9,7 @@
 #include <cstring>
 #include <utility>
 
-#include "base/storage_error.h"
+#include "sluice/base/storage_error.h"
 
 namespace sluice {
 namespace {

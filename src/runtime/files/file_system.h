@@ -11,7 +11,7 @@
 #include <span>
 #include <string>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 

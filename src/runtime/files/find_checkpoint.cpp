@@ -1,12 +1,12 @@
-#include "runtime/files/find_checkpoint.h"
+#include "sluice/runtime/files/find_checkpoint.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
 
-#include "base/text.h"
-#include "runtime/files/atomic_file.h"
-#include "runtime/files/checkpoint.h"
+#include "sluice/base/text.h"
+#include "sluice/runtime/files/atomic_file.h"
+#include "sluice/runtime/files/checkpoint.h"
 
 namespace sluice {
 namespace {

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/files/file_system.h"
-#include "runtime/files/step_folder.h"
+#include "sluice/runtime/files/file_system.h"
+#include "sluice/runtime/files/step_folder.h"
 
 namespace sluice {
 

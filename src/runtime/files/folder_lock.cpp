@@ -1,4 +1,4 @@
-#include "runtime/files/folder_lock.h"
+#include "sluice/runtime/files/folder_lock.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -8,8 +8,8 @@
 #include <cerrno>
 #include <utility>
 
-#include "base/storage_error.h"
-#include "runtime/files/file_system.h"
+#include "sluice/base/storage_error.h"
+#include "sluice/runtime/files/file_system.h"
 
 namespace sluice {
 

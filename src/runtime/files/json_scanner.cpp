@@ -1,10 +1,10 @@
-#include "runtime/files/json_scanner.h"
+#include "sluice/runtime/files/json_scanner.h"
 
 #include <algorithm>
 #include <charconv>
 
-#include "base/error.h"
-#include "base/text.h"
+#include "sluice/base/error.h"
+#include "sluice/base/text.h"
 
 namespace sluice {
 namespace {

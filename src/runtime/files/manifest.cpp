@@ -1,11 +1,11 @@
-#include "runtime/files/manifest.h"
+#include "sluice/runtime/files/manifest.h"
 
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "base/text.h"
+#include "sluice/base/text.h"
 
 namespace sluice {
 namespace {

@@ -27,7 +27,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/files/pieces.h"
+#include "sluice/runtime/files/pieces.h"
 
 namespace sluice {
 

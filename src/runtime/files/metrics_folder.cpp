@@ -1,4 +1,4 @@
-#include "runtime/files/metrics_folder.h"
+#include "sluice/runtime/files/metrics_folder.h"
 
 #include <unistd.h>
 

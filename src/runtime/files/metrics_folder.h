@@ -8,8 +8,8 @@
 #include <optional>
 #include <string>
 
-#include "runtime/files/metrics_log.h"
-#include "runtime/files/tfevents.h"
+#include "sluice/runtime/files/metrics_log.h"
+#include "sluice/runtime/files/tfevents.h"
 
 namespace sluice {
 

@@ -1,11 +1,11 @@
-#include "runtime/files/metrics_log.h"
+#include "sluice/runtime/files/metrics_log.h"
 
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "base/text.h"
-#include "runtime/files/file_system.h"
+#include "sluice/base/text.h"
+#include "sluice/runtime/files/file_system.h"
 
 namespace sluice {
 namespace {

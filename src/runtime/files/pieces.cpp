@@ -1,4 +1,4 @@
-#include "runtime/files/pieces.h"
+#include "sluice/runtime/files/pieces.h"
 
 #include <fmt/ranges.h>
 
@@ -6,7 +6,7 @@
 #include <map>
 #include <string_view>
 
-#include "base/text.h"
+#include "sluice/base/text.h"
 
 namespace sluice {
 namespace {

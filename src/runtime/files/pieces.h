@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/files/safetensors.h"
+#include "sluice/runtime/files/safetensors.h"
 
 namespace sluice {
 

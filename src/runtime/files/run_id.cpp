@@ -1,4 +1,4 @@
-#include "runtime/files/run_id.h"
+#include "sluice/runtime/files/run_id.h"
 
 #include <fmt/format.h>
 
@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "runtime/files/checkpoint.h"
-#include "runtime/files/checkpoint_folder.h"
+#include "sluice/runtime/files/checkpoint.h"
+#include "sluice/runtime/files/checkpoint_folder.h"
 
 namespace sluice {
 namespace {

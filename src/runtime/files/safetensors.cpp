@@ -1,4 +1,4 @@
-#include "runtime/files/safetensors.h"
+#include "sluice/runtime/files/safetensors.h"
 
 #include <algorithm>
 #include <array>

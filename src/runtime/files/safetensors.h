@@ -14,9 +14,9 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/files/atomic_file.h"
-#include "runtime/files/file_system.h"
-#include "runtime/files/sha256.h"
+#include "sluice/runtime/files/atomic_file.h"
+#include "sluice/runtime/files/file_system.h"
+#include "sluice/runtime/files/sha256.h"
 
 namespace sluice {
 

@@ -3,9 +3,9 @@
 #include <array>
 #include <set>
 
-#include "base/text.h"
-#include "runtime/files/json_scanner.h"
-#include "runtime/files/safetensors.h"
+#include "sluice/base/text.h"
+#include "sluice/runtime/files/json_scanner.h"
+#include "sluice/runtime/files/safetensors.h"
 
 namespace sluice {
 namespace {

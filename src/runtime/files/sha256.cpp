@@ -1,4 +1,4 @@
-#include "runtime/files/sha256.h"
+#include "sluice/runtime/files/sha256.h"
 
 #include <openssl/evp.h>
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/files/file_system.h"
+#include "sluice/runtime/files/file_system.h"
 
 namespace sluice {
 

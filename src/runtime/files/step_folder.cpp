@@ -1,8 +1,8 @@
-#include "runtime/files/step_folder.h"
+#include "sluice/runtime/files/step_folder.h"
 
 #include <fmt/format.h>
 
-#include "base/text.h"
+#include "sluice/base/text.h"
 
 namespace sluice {
 namespace {

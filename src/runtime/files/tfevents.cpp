@@ -1,4 +1,4 @@
-#include "runtime/files/tfevents.h"
+#include "sluice/runtime/files/tfevents.h"
 
 #include <array>
 #include <bit>

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/files/atomic_file.h"
+#include "sluice/runtime/files/atomic_file.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "runtime/weights/convert.h"
+#include "sluice/runtime/weights/convert.h"
 
 #include <algorithm>
 #include <bit>
@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 namespace {

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/files/safetensors.h"
+#include "sluice/runtime/files/safetensors.h"
 
 namespace sluice {
 

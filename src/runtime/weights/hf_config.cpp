@@ -1,14 +1,14 @@
-#include "runtime/weights/hf_config.h"
+#include "sluice/runtime/weights/hf_config.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
-#include "base/names.h"
-#include "base/text.h"
-#include "schedule/strict_json.h"
+#include "sluice/base/error.h"
+#include "sluice/base/names.h"
+#include "sluice/base/text.h"
+#include "sluice/schedule/strict_json.h"
 
 namespace sluice {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include "config/config.h"
-#include "runtime/files/safetensors.h"
+#include "sluice/config/config.h"
+#include "sluice/runtime/files/safetensors.h"
 
 namespace sluice {
 

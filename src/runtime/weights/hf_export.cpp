@@ -4,16 +4,16 @@
 #include <filesystem>
 #include <map>
 
-#include "base/names.h"
-#include "base/text.h"
-#include "config/model.h"
-#include "data/bpe.h"
-#include "runtime/files/checkpoint_folder.h"
-#include "runtime/weights/convert.h"
-#include "runtime/weights/hf_config.h"
-#include "runtime/weights/hf_import.h"
-#include "runtime/weights/hf_tensors.h"
-#include "runtime/weights/saved_model.h"
+#include "sluice/base/names.h"
+#include "sluice/base/text.h"
+#include "sluice/config/model.h"
+#include "sluice/data/bpe.h"
+#include "sluice/runtime/files/checkpoint_folder.h"
+#include "sluice/runtime/weights/convert.h"
+#include "sluice/runtime/weights/hf_config.h"
+#include "sluice/runtime/weights/hf_import.h"
+#include "sluice/runtime/weights/hf_tensors.h"
+#include "sluice/runtime/weights/saved_model.h"
 
 namespace sluice {
 namespace {

@@ -1,10 +1,10 @@
-#include "runtime/weights/hf_folder.h"
+#include "sluice/runtime/weights/hf_folder.h"
 
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
-#include "base/text.h"
-#include "schedule/strict_json.h"
+#include "sluice/base/error.h"
+#include "sluice/base/text.h"
+#include "sluice/schedule/strict_json.h"
 
 namespace sluice {
 namespace {

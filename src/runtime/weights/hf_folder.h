@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/files/safetensors.h"
+#include "sluice/runtime/files/safetensors.h"
 
 namespace sluice {
 

@@ -1,18 +1,18 @@
-#include "runtime/weights/hf_import.h"
+#include "sluice/runtime/weights/hf_import.h"
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
 
-#include "base/text.h"
-#include "config/model.h"
-#include "runtime/files/checkpoint_folder.h"
-#include "runtime/weights/convert.h"
-#include "runtime/weights/hf_config.h"
-#include "runtime/weights/hf_folder.h"
-#include "runtime/weights/hf_tensors.h"
-#include "runtime/weights/saved_model.h"
+#include "sluice/base/text.h"
+#include "sluice/config/model.h"
+#include "sluice/runtime/files/checkpoint_folder.h"
+#include "sluice/runtime/weights/convert.h"
+#include "sluice/runtime/weights/hf_config.h"
+#include "sluice/runtime/weights/hf_folder.h"
+#include "sluice/runtime/weights/hf_tensors.h"
+#include "sluice/runtime/weights/saved_model.h"
 
 namespace sluice {
 namespace {

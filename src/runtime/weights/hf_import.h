@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "config/config.h"
-#include "runtime/files/safetensors.h"
+#include "sluice/config/config.h"
+#include "sluice/runtime/files/safetensors.h"
 
 namespace sluice {
 

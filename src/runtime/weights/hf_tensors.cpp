@@ -1,11 +1,11 @@
-#include "runtime/weights/hf_tensors.h"
+#include "sluice/runtime/weights/hf_tensors.h"
 
 #include <algorithm>
 #include <array>
 #include <map>
 
-#include "base/error.h"
-#include "base/text.h"
+#include "sluice/base/error.h"
+#include "sluice/base/text.h"
 
 namespace sluice {
 namespace {

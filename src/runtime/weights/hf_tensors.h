@@ -6,9 +6,9 @@
 #include <string_view>
 #include <vector>
 
-#include "cost/model_shape.h"
-#include "cost/parameters.h"
-#include "runtime/files/pieces.h"
+#include "sluice/cost/model_shape.h"
+#include "sluice/cost/parameters.h"
+#include "sluice/runtime/files/pieces.h"
 
 namespace sluice {
 

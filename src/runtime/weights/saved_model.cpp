@@ -1,4 +1,4 @@
-#include "runtime/weights/saved_model.h"
+#include "sluice/runtime/weights/saved_model.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -7,10 +7,10 @@
 #include <string_view>
 #include <vector>
 
-#include "base/text.h"
-#include "config/resolve.h"
-#include "config/schema.h"
-#include "runtime/files/checkpoint_folder.h"
+#include "sluice/base/text.h"
+#include "sluice/config/resolve.h"
+#include "sluice/config/schema.h"
+#include "sluice/runtime/files/checkpoint_folder.h"
 
 namespace sluice {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "config/config.h"
-#include "runtime/files/checkpoint.h"
+#include "sluice/config/config.h"
+#include "sluice/runtime/files/checkpoint.h"
 
 namespace sluice {
 

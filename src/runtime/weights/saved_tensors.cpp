@@ -1,4 +1,4 @@
-#include "runtime/weights/saved_tensors.h"
+#include "sluice/runtime/weights/saved_tensors.h"
 
 #include <fmt/ranges.h>
 
@@ -6,7 +6,7 @@
 #include <cstring>
 #include <set>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 namespace {

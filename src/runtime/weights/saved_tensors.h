@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "config/config.h"
-#include "runtime/files/checkpoint.h"
-#include "runtime/files/find_checkpoint.h"
+#include "sluice/config/config.h"
+#include "sluice/runtime/files/checkpoint.h"
+#include "sluice/runtime/files/find_checkpoint.h"
 
 namespace sluice {
 

@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
-#include "base/text.h"
-#include "schedule/generators/adaptive_v_search.h"
-#include "schedule/generators/generator.h"
-#include "schedule/generators/passes.h"
+#include "sluice/base/error.h"
+#include "sluice/base/text.h"
+#include "sluice/schedule/generators/adaptive_v_search.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/generators/passes.h"
 
 namespace sluice::generators {
 

@@ -1,4 +1,4 @@
-#include "schedule/generators/adaptive_v_order.h"
+#include "sluice/schedule/generators/adaptive_v_order.h"
 
 #include <algorithm>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "schedule/generators/adaptive_v_player.h"
+#include "sluice/schedule/generators/adaptive_v_player.h"
 
 #include <algorithm>
 #include <limits>

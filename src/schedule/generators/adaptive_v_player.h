@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "schedule/generators/adaptive_v_order.h"
+#include "sluice/schedule/generators/adaptive_v_order.h"
 
 namespace sluice::vee {
 

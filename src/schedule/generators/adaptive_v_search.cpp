@@ -1,4 +1,4 @@
-#include "schedule/generators/adaptive_v_search.h"
+#include "sluice/schedule/generators/adaptive_v_search.h"
 
 #include <algorithm>
 #include <cmath>

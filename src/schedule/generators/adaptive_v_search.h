@@ -7,9 +7,9 @@
 #include <optional>
 #include <vector>
 
-#include "schedule/generators/adaptive_v_order.h"
-#include "schedule/generators/adaptive_v_player.h"
-#include "schedule/generators/generator.h"
+#include "sluice/schedule/generators/adaptive_v_order.h"
+#include "sluice/schedule/generators/adaptive_v_player.h"
+#include "sluice/schedule/generators/generator.h"
 
 namespace sluice::vee {
 

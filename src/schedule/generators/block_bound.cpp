@@ -1,4 +1,4 @@
-#include "schedule/generators/block_bound.h"
+#include "sluice/schedule/generators/block_bound.h"
 
 #include <algorithm>
 

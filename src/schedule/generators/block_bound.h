@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "schedule/generators/building_block.h"
+#include "sluice/schedule/generators/building_block.h"
 
 namespace sluice {
 

@@ -1,8 +1,8 @@
-#include "schedule/generators/building_block.h"
+#include "sluice/schedule/generators/building_block.h"
 
 #include <algorithm>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 namespace {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "schedule/generators/passes.h"
-#include "schedule/schedule.h"
+#include "sluice/schedule/generators/passes.h"
+#include "sluice/schedule/schedule.h"
 
 namespace sluice {
 

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
-#include "schedule/schedule.h"
+#include "sluice/base/error.h"
+#include "sluice/schedule/schedule.h"
 
 namespace sluice {
 

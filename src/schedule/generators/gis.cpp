@@ -7,9 +7,9 @@
 //   device 1   .  F0 F1 f0 i0 w0 f1 i1 w1 F2 I0 W0 F3 I1 W1 f2 i2 ...
 #include <algorithm>
 
-#include "base/error.h"
-#include "schedule/generators/generator.h"
-#include "schedule/generators/passes.h"
+#include "sluice/base/error.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/generators/passes.h"
 
 namespace sluice::generators {
 namespace {

@@ -3,8 +3,8 @@
 //
 //   device 0  F0 F1 F2 .  .  B0 B1 B2       k = 2:  F0.0 F0.1 .    .    B0.1 B0.0
 //   device 1  .  F0 F1 F2 B0 B1 B2                  .    F0.0 F0.1 B0.1 B0.0
-#include "schedule/generators/generator.h"
-#include "schedule/generators/passes.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/generators/passes.h"
 
 namespace sluice::generators {
 namespace {

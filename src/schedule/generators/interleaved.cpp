@@ -5,8 +5,8 @@
 //   device 1  .   1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 ...
 #include <algorithm>
 
-#include "base/error.h"
-#include "schedule/generators/generator.h"
+#include "sluice/base/error.h"
+#include "sluice/schedule/generators/generator.h"
 
 namespace sluice::generators {
 namespace {

@@ -3,7 +3,7 @@
 //
 //   device 0  0F0 0F1 2F0 2F1 .   .   2B1 2B0 0B1 0B0
 //   device 1  .   1F0 1F1 3F0 3F1 3B1 3B0 1B1 1B0
-#include "schedule/generators/generator.h"
+#include "sluice/schedule/generators/generator.h"
 
 namespace sluice::generators {
 namespace {

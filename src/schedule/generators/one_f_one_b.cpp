@@ -6,8 +6,8 @@
 //   device 3  .  .  .  F0 B0 F1 B1 F2 B2 ...
 #include <algorithm>
 
-#include "schedule/generators/generator.h"
-#include "schedule/generators/passes.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/generators/passes.h"
 
 namespace sluice::generators {
 namespace {

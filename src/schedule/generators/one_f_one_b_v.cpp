@@ -4,8 +4,8 @@
 //
 //   device 0   F . . f B = . . . . . . . b =
 //   device 1   . F f . . . . . . B = b = . .
-#include "schedule/generators/building_block.h"
-#include "schedule/generators/generator.h"
+#include "sluice/schedule/generators/building_block.h"
+#include "sluice/schedule/generators/generator.h"
 
 namespace sluice::generators {
 namespace {

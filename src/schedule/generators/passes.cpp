@@ -1,4 +1,4 @@
-#include "schedule/generators/passes.h"
+#include "sluice/schedule/generators/passes.h"
 
 #include <array>
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "schedule/schedule.h"
+#include "sluice/schedule/schedule.h"
 
 namespace sluice {
 

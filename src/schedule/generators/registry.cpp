@@ -1,6 +1,6 @@
-#include "base/error.h"
-#include "base/text.h"
-#include "schedule/generators/generator.h"
+#include "sluice/base/error.h"
+#include "sluice/base/text.h"
+#include "sluice/schedule/generators/generator.h"
 
 namespace sluice {
 

@@ -8,8 +8,8 @@
 // With the backward split and W delayed it is seq-zb; with v stages per device seq1f1b-i.
 #include <algorithm>
 
-#include "schedule/generators/generator.h"
-#include "schedule/generators/passes.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/generators/passes.h"
 
 namespace sluice::generators {
 namespace {

@@ -1,8 +1,8 @@
-#include "schedule/generators/slice_v.h"
+#include "sluice/schedule/generators/slice_v.h"
 
 #include <algorithm>
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 namespace {

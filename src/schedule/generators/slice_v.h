@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "schedule/generators/passes.h"
+#include "sluice/schedule/generators/passes.h"
 
 namespace sluice {
 

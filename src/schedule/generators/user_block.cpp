@@ -11,10 +11,10 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "base/error.h"
-#include "base/text.h"
-#include "schedule/generators/building_block.h"
-#include "schedule/generators/generator.h"
+#include "sluice/base/error.h"
+#include "sluice/base/text.h"
+#include "sluice/schedule/generators/building_block.h"
+#include "sluice/schedule/generators/generator.h"
 
 namespace sluice::generators {
 namespace {

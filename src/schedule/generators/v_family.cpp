@@ -6,11 +6,11 @@
 //
 //   device 0   F . . . f . . . B . . . . b
 //   device 1   . . F f . . . . . . B . b .
-#include "base/error.h"
-#include "schedule/generators/building_block.h"
-#include "schedule/generators/generator.h"
-#include "schedule/generators/slice_v.h"
-#include "schedule/validate.h"
+#include "sluice/base/error.h"
+#include "sluice/schedule/generators/building_block.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/generators/slice_v.h"
+#include "sluice/schedule/validate.h"
 
 namespace sluice::generators {
 namespace {

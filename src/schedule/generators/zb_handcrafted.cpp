@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "schedule/generators/generator.h"
-#include "schedule/generators/passes.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/generators/passes.h"
 
 namespace sluice::generators {
 namespace {

@@ -5,7 +5,7 @@
 //   device 0  F0 F1 F2 F3 .  I0 W0 F4 I1 W1 I2 W2 I3 W3 I4 W4
 //   device 1  .  F0 F1 F2 I0 F3 I1 W0 I2 F4 I3 W1 W2 I4 W3 W4
 //   device 2  .  .  F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 I4 W1 W2 W3 W4
-#include "schedule/generators/zb_heuristic.h"
+#include "sluice/schedule/generators/zb_heuristic.h"
 
 #include <algorithm>
 #include <cmath>
@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
-#include "base/text.h"
+#include "sluice/base/error.h"
+#include "sluice/base/text.h"
 
 namespace sluice {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "schedule/generators/generator.h"
+#include "sluice/schedule/generators/generator.h"
 
 namespace sluice {
 

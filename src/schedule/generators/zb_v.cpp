@@ -6,9 +6,9 @@
 //   device 1  . F f F f B W F b w f B W F b ...
 #include <algorithm>
 
-#include "base/error.h"
-#include "schedule/generators/generator.h"
-#include "schedule/generators/passes.h"
+#include "sluice/base/error.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/generators/passes.h"
 
 namespace sluice::generators {
 namespace {

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
-#include "schedule/generators/generator.h"
-#include "schedule/generators/passes.h"
+#include "sluice/base/error.h"
+#include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/generators/passes.h"
 
 namespace sluice::generators {
 namespace {

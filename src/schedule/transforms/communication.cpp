@@ -1,6 +1,6 @@
-#include "schedule/transforms/communication.h"
+#include "sluice/schedule/transforms/communication.h"
 
-#include "base/error.h"
+#include "sluice/base/error.h"
 
 namespace sluice {
 namespace {

@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "schedule/schedule.h"
+#include "sluice/schedule/schedule.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "schedule/transforms/forward_only.h"
+#include "sluice/schedule/transforms/forward_only.h"
 
 namespace sluice {
 

@@ -1,7 +1,7 @@
 // The part of a schedule that evaluates: its forwards, with their sends and receives.
 #pragma once
 
-#include "schedule/schedule.h"
+#include "sluice/schedule/schedule.h"
 
 namespace sluice {
 

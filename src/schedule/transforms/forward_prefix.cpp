@@ -1,4 +1,4 @@
-#include "schedule/transforms/forward_prefix.h"
+#include "sluice/schedule/transforms/forward_prefix.h"
 
 #include <algorithm>
 

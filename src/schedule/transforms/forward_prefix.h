@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "schedule/schedule.h"
+#include "sluice/schedule/schedule.h"
 
 namespace sluice {
 

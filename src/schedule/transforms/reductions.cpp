@@ -1,4 +1,4 @@
-#include "schedule/transforms/reductions.h"
+#include "sluice/schedule/transforms/reductions.h"
 
 #include <map>
 #include <set>

@@ -1,7 +1,7 @@
 // Adds the ops that reduce a stage's gradients over the data-parallel copies of the pipeline.
 #pragma once
 
-#include "schedule/schedule.h"
+#include "sluice/schedule/schedule.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "schedule/transforms/split_backward.h"
+#include "sluice/schedule/transforms/split_backward.h"
 
 namespace sluice {
 

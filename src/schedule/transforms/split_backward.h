@@ -1,7 +1,7 @@
 // Between the fused and the split form of the backward pass.
 #pragma once
 
-#include "schedule/schedule.h"
+#include "sluice/schedule/schedule.h"
 
 namespace sluice {
 

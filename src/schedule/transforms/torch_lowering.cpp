@@ -1,11 +1,11 @@
-#include "schedule/transforms/torch_lowering.h"
+#include "sluice/schedule/transforms/torch_lowering.h"
 
 #include <algorithm>
 #include <map>
 #include <set>
 
-#include "schedule/transforms/communication.h"
-#include "schedule/transforms/reductions.h"
+#include "sluice/schedule/transforms/communication.h"
+#include "sluice/schedule/transforms/reductions.h"
 
 namespace sluice {
 namespace {

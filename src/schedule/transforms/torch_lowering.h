@@ -1,7 +1,7 @@
 // The lowered form that PyTorch's pipeline runtime executes (its format "compute_comms").
 #pragma once
 
-#include "schedule/schedule.h"
+#include "sluice/schedule/schedule.h"
 
 namespace sluice {
 
