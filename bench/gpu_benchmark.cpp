@@ -44,7 +44,8 @@ struct Options {
   int steps = 0;  // measured; 0: by time
   std::string schedule;
   int partitions = 0, sms = 0, microbatches = 1;
-  bool packed = false;  // documents of random lengths, kept apart
+  int profile_microbatches = 0;  // of the profile that predicts; 0: those of the step
+  bool packed = false;           // documents of random lengths, kept apart
   std::int64_t long_document = kLongDocument;
   ModelConfig model = {.shape = ModelFamily::llama,
                        .layers = 24,
@@ -187,8 +188,10 @@ void run_rank(const Options& options, const RunPlan& plan, const Dataset& data,
   const Machine machine{.device = devices.device(), .long_document = options.long_document};
   const bool leads = world.rank() == 0;
   if (options.partitions > 0) {
-    Costs costs =
-        profile_ops(plan, machine, world, {.rounds = 2, .seconds = 1.5, .on_progress = {}});
+    Options profiled = options;
+    if (options.profile_microbatches > 0) profiled.microbatches = options.profile_microbatches;
+    Costs costs = profile_ops(plan_of(profiled), machine, world,
+                              {.rounds = 2, .seconds = 1.5, .on_progress = {}});
     if (leads) {
       fmt::print(stderr, "contention {:.3f}; ms of F, I, W, B:", fmt::join(costs.contention, " "));
       for (int slice = 0; slice < costs.num_slices(); ++slice) {
@@ -318,6 +321,8 @@ int main(int argc, char** argv) {
   app.add_option("--partitions", options.partitions);
   app.add_option("--sms", options.sms, "multiprocessors of each partition");
   app.add_option("--microbatches", options.microbatches);
+  app.add_option("--profile-microbatches", options.profile_microbatches,
+                 "fewer for the profile, where a step takes long");
   app.add_option("--layers", options.model.layers);
   app.add_option("--vocab", options.model.vocab_size);
   CLI11_PARSE(app, argc, argv);

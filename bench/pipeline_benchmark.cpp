@@ -63,7 +63,8 @@ class Rank {
   Rank(const RunPlan& plan, Communicator& world)
       : plan_(plan),
         world_(world),
-        alone_(world, plan, tensor_kind(plan, at::kCPU)),
+        pipeline_(make_tensor_channel(world, at::kCPU)),
+        alone_(world.rank(), plan, tensor_kind(plan, at::kCPU)),
         bounds_(plan.slice_bounds()),
         stages_(make_stages(plan, world.rank(), {})) {
     std::map<int, Stage*> local;
@@ -71,7 +72,7 @@ class Rank {
       local[number] = stage.get();
     for (at::Tensor* tensor : {&data_.tokens, &data_.targets})
       *tensor = at::randint(plan.shape.vocab_size, {1, bounds_.back()}, at::kLong);
-    executor_ = std::make_unique<Executor>(plan.schedule, local, world);
+    executor_ = std::make_unique<Executor>(plan.schedule, local, *pipeline_);
     lone_executor_ = std::make_unique<Executor>(plan.schedule, local, alone_);
   }
 
@@ -94,6 +95,7 @@ class Rank {
 
   const RunPlan& plan_;
   Communicator& world_;
+  std::unique_ptr<TensorChannel> pipeline_;
   Alone alone_;
   SliceBounds bounds_;
   std::map<int, std::unique_ptr<Stage>> stages_;

@@ -176,8 +176,8 @@ at::Tensor Block::forward(const at::Tensor& x, LayerState& opened, const SliceCo
   stash.x = x;
   restore(stash, state, context);
   at::Tensor y;
-  if (mlp_in_chunks(stash, context)) {
-    y = mlp_by_chunks(stash);
+  if (mlp_in_chunks(context)) {
+    y = mlp_by_chunks(stash, context);
   } else {
     restore_mlp(stash, context);
     y = shape_.encoder() ? norm(norm2_, stash.z, stash.s2)
@@ -287,8 +287,8 @@ at::Tensor Block::propagate(const at::Tensor& dy, LayerState& opened, const Slic
   restore(stash, state, context);
 
   const bool encoder = shape_.encoder();
-  at::Tensor d_up_input = fused && mlp_in_chunks(stash, context)
-                              ? mlp_backward_by_chunks(stash, dy)
+  at::Tensor d_up_input = fused && mlp_in_chunks(context)
+                              ? mlp_backward_by_chunks(stash, dy, context)
                               : mlp_backward(stash, dy, context, fused);
   if (encoder) {
     stash.norm1 = norm_backward(norm1_, stash.d_down + d_up_input, stash.x2, stash.s1);

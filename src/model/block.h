@@ -90,9 +90,10 @@ class Block final : public Layer {
   // Whether the MLP is computed chunk by chunk over the tokens, because nothing of it is kept and
   // all of it at once would take much memory. Forward: x2 and n2 -> y. Backward: dy -> gradient of
   // n2; also adds to the gradients of the weights.
-  bool mlp_in_chunks(const BlockStash& stash, const SliceContext& context) const;
-  at::Tensor mlp_by_chunks(const BlockStash& stash) const;
-  at::Tensor mlp_backward_by_chunks(const BlockStash& stash, const at::Tensor& dy);
+  bool mlp_in_chunks(const SliceContext& context) const;
+  at::Tensor mlp_by_chunks(const BlockStash& stash, const SliceContext& context) const;
+  at::Tensor mlp_backward_by_chunks(const BlockStash& stash, const at::Tensor& dy,
+                                    const SliceContext& context);
   void drop(BlockStash& stash, const SliceContext& context) const;
 
   ModelShape shape_;

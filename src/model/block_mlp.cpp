@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "sluice/model/block.h"
-#include "sluice/run/workspace.h"
+#include "sluice/run/op_workspace.h"
 
 namespace sluice {
 
@@ -13,15 +13,15 @@ void Block::restore_mlp(BlockStash& stash, const SliceContext& context) const {
     stash.z = stash.n1 + begin_sum(linear(stash.a, down_)).finish();
 }
 
-bool Block::mlp_in_chunks(const BlockStash& stash, const SliceContext& context) const {
-  return stash.x.is_cuda() && !shape_.encoder() && tensor_.size() == 1 &&
-         context.plan->recompute() >= RecomputeLevel::mlp && context.num_tokens() > kMlpChunk;
+bool Block::mlp_in_chunks(const SliceContext& context) const {
+  return mlp_chunk(*context.plan, context.num_tokens()) < context.num_tokens();
 }
 
-at::Tensor Block::mlp_by_chunks(const BlockStash& stash) const {
+at::Tensor Block::mlp_by_chunks(const BlockStash& stash, const SliceContext& context) const {
+  const std::int64_t chunk = mlp_chunk(*context.plan, context.num_tokens());
   at::Tensor y = at::empty_like(stash.x2);
-  for (std::int64_t begin = 0; begin < y.size(0); begin += kMlpChunk) {
-    const std::int64_t end = std::min(begin + kMlpChunk, y.size(0));
+  for (std::int64_t begin = 0; begin < y.size(0); begin += chunk) {
+    const std::int64_t end = std::min(begin + chunk, y.size(0));
     const at::Tensor u = linear(stash.n2.slice(0, begin, end), up_);
     at::Tensor into = y.slice(0, begin, end);
     at::add_out(into, stash.x2.slice(0, begin, end), linear(activation(shape_.family, u), down_));
@@ -29,10 +29,12 @@ at::Tensor Block::mlp_by_chunks(const BlockStash& stash) const {
   return y;
 }
 
-at::Tensor Block::mlp_backward_by_chunks(const BlockStash& stash, const at::Tensor& dy) {
+at::Tensor Block::mlp_backward_by_chunks(const BlockStash& stash, const at::Tensor& dy,
+                                         const SliceContext& context) {
+  const std::int64_t chunk = mlp_chunk(*context.plan, context.num_tokens());
   at::Tensor d_n2 = at::empty_like(stash.n2);
-  for (std::int64_t begin = 0; begin < dy.size(0); begin += kMlpChunk) {
-    const std::int64_t end = std::min(begin + kMlpChunk, dy.size(0));
+  for (std::int64_t begin = 0; begin < dy.size(0); begin += chunk) {
+    const std::int64_t end = std::min(begin + chunk, dy.size(0));
     const at::Tensor n2 = stash.n2.slice(0, begin, end), d_down = dy.slice(0, begin, end);
     const at::Tensor u = linear(n2, up_);
     linear_weight_grad(d_down, activation(shape_.family, u), down_);

@@ -3,13 +3,15 @@
 
 #include <cstdint>
 
+#include "sluice/run/plan.h"
+
 namespace sluice {
 
 // Tokens whose logits the head holds at a time, of so many words each.
 std::int64_t head_chunk(std::int64_t words, bool gpu);
-// Tokens whose MLP a block on a GPU computes at a time, where it computes that again in the
-// backward.
-inline constexpr std::int64_t kMlpChunk = 16384;
+// Of a block's `tokens`, those whose MLP it computes at a time: all, except on a GPU where nothing
+// of the MLP is kept for the backward and all at once would take much memory.
+std::int64_t mlp_chunk(const RunPlan& plan, std::int64_t tokens);
 
 // Of a block with so many tokens; and so on.
 struct OpWorkspace {

@@ -15,8 +15,7 @@ OpWorkspace block_workspace_gpu(const RunPlan& plan, std::int64_t tokens) {
       plan.recompute() >= RecomputeLevel::elementwise ? unit : 0;  // each of the two
   const bool remakes_up = plan.recompute() >= RecomputeLevel::mlp, remakes_activation = norms > 0;
   const bool remakes_qkv = plan.recompute() >= RecomputeLevel::all_but_attention;
-  const bool chunks = remakes_up && !s.encoder() && plan.mesh.tensor == 1 && tokens > kMlpChunk;
-  const std::int64_t mlp_tokens = chunks ? kMlpChunk : tokens;
+  const std::int64_t mlp_tokens = mlp_chunk(plan, tokens);
   const std::int64_t heads =
       (remakes_qkv ? qkv + unit : 0) +  // and the sum after attention
       (plan.recompute() == RecomputeLevel::full ? local.q_dim() * e * tokens : 0);
@@ -27,7 +26,7 @@ OpWorkspace block_workspace_gpu(const RunPlan& plan, std::int64_t tokens) {
   // In the activation's backward, with the gradient of the output and, in chunks, that of the
   // input.
   const std::int64_t in_mlp =
-      heads + 2 * norms + (chunks ? 2 : 1) * unit +
+      heads + 2 * norms + (mlp_tokens < tokens ? 2 : 1) * unit +
       mlp_tokens * ((remakes_up ? up : 0) + (remakes_activation ? ffn : 0) + ffn + up);
   // Where the gradients of q, k and v are joined: the MLP's part of the stash is gone by then.
   const std::int64_t freed = (remakes_qkv ? 0 : unit) + (norms > 0 ? 0 : unit) +

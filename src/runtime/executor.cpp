@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-Executor::Executor(const Schedule& lowered, std::map<int, Stage*> stages, Communicator& pipeline,
+Executor::Executor(const Schedule& lowered, std::map<int, Stage*> stages, TensorChannel& pipeline,
                    const Boundary& boundary, bool evaluate)
     : schedule_(lowered),
       stages_(std::move(stages)),
@@ -76,7 +76,7 @@ void Executor::run_to(std::size_t limit) {
       if (op.kind == OpKind::F || gives_input_gradient(op.kind)) {
         const Key key{op.kind != OpKind::F, op.stage, op.microbatch, op.slice};
         if (const auto found = arriving_.find(key); found != arriving_.end()) {
-          found->second.message.wait(pipeline_);
+          found->second.message.wait();
           if (!scatters()) here_[key] = arriving_.extract(found).mapped().message.take();
         }
       }
@@ -110,7 +110,7 @@ ExecutedStep Executor::finish() {
   run_to(program().size());
   step_.issued = now();
   for (TensorMessage& message : sent_)
-    message.wait(pipeline_);
+    message.wait();
   sent_.clear();
   settle_times();
   step_.peak_buffer_bytes = peak_buffer_bytes_;
@@ -123,11 +123,11 @@ ExecutedStep Executor::finish() {
 
 void Executor::drop() {
   for (auto& [key, arriving] : arriving_) {
-    arriving.message.wait(pipeline_);
+    arriving.message.wait();
     arriving.message.take();
   }
   for (TensorMessage& message : sent_)
-    message.wait(pipeline_);
+    message.wait();
   here_.clear();
   leaving_.clear();
   arriving_.clear();
@@ -204,8 +204,8 @@ void Executor::send(const Op& op) {
     tensor = tensor.slice(0, own.begin, own.end);
   }
   if (boundary_.traffic) boundary_.traffic->add(TrafficClass::boundary, tensor.numel());
-  sent_.push_back(TensorMessage::send(pipeline_, schedule_.placement.device_of(op.pipe, key.stage),
-                                      tensor, schedule_.text(op)));
+  sent_.push_back(pipeline_.send(schedule_.placement.device_of(op.pipe, key.stage), tensor,
+                                 schedule_.text(op)));
 }
 
 void Executor::post_receive(const Op& op) {
@@ -213,17 +213,16 @@ void Executor::post_receive(const Op& op) {
   const std::int64_t tokens = data_(op.microbatch).tokens.size(0) * (bounds_[c + 1] - bounds_[c]);
   const bool share = scatters() || boundary_.divided;
   const std::int64_t rows = share ? boundary_.tensor->own_rows(tokens).count() : tokens;
-  Arriving arriving{
-      TensorMessage::recv(pipeline_, schedule_.placement.device_of(op.pipe, partner_stage(op)),
-                          {rows, dim_}, kind_.values(), schedule_.text(op)),
-      tokens};
+  Arriving arriving{pipeline_.recv(schedule_.placement.device_of(op.pipe, partner_stage(op)),
+                                   {rows, dim_}, kind_.values(), schedule_.text(op)),
+                    tokens};
   arriving_.emplace(Key{op.kind == OpKind::RecvB, op.stage, op.microbatch, op.slice},
                     std::move(arriving));
   count_buffers();
 }
 
 void Executor::reap_sends() {
-  std::erase_if(sent_, [&](TensorMessage& message) { return message.test(pipeline_); });
+  std::erase_if(sent_, [&](TensorMessage& message) { return message.test(); });
 }
 
 // Called only where buffers may have grown.

@@ -18,7 +18,7 @@
 #include "sluice/comm/tensors/group.h"
 #include "sluice/cuda/device.h"
 #include "sluice/model/stage.h"
-#include "sluice/runtime/tensor_link.h"
+#include "sluice/runtime/tensor_channel.h"
 #include "sluice/schedule/schedule.h"
 #include "sluice/trace/timeline.h"
 
@@ -52,7 +52,7 @@ class Executor {
   // `stages` are this rank's, by stage number. REQUIRES: `lowered` was proved by validate(); rank
   // r of `pipeline` is device r; all outlive the executor.
   // `evaluate` runs forwards without keeping anything for a backward.
-  Executor(const Schedule& lowered, std::map<int, Stage*> stages, Communicator& pipeline,
+  Executor(const Schedule& lowered, std::map<int, Stage*> stages, TensorChannel& pipeline,
            const Boundary& boundary = {}, bool evaluate = false);
 
   // Runs the program once: every forward and backward of one step, or of a forward-only schedule
@@ -111,7 +111,7 @@ class Executor {
 
   const Schedule& schedule_;
   std::map<int, Stage*> stages_;
-  Communicator& pipeline_;
+  TensorChannel& pipeline_;
   const Boundary boundary_;
   const bool evaluate_;
   SliceBounds bounds_;

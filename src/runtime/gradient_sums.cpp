@@ -1,7 +1,6 @@
 #include "sluice/runtime/gradient_sums.h"
 
 #include "sluice/base/error.h"
-#include "sluice/runtime/tensor_link.h"
 
 namespace sluice {
 
@@ -23,14 +22,12 @@ void GradientSums::finish() {
 at::Tensor GradientSums::exchange(int peer, const at::Tensor& mine, TrafficClass traffic,
                                   const char* label) {
   parts_.traffic.add(traffic, mine.numel());
-  Communicator& pipeline = parts_.mesh.pipeline();
   // On a GPU the tensor itself is handed over, so it is copied: this rank writes to its own next.
   const at::Tensor given = mine.is_cuda() ? mine.clone() : mine;
-  TensorMessage sent = TensorMessage::send(pipeline, peer, given, label);
-  TensorMessage theirs =
-      TensorMessage::recv(pipeline, peer, mine.sizes().vec(), mine.options(), label);
-  sent.wait(pipeline);
-  theirs.wait(pipeline);
+  TensorMessage sent = parts_.pipeline.send(peer, given, label);
+  TensorMessage theirs = parts_.pipeline.recv(peer, mine.sizes().vec(), mine.options(), label);
+  sent.wait();
+  theirs.wait();
   return theirs.take();
 }
 

@@ -11,6 +11,7 @@
 #include "sluice/model/stage.h"
 #include "sluice/optim/data_parallel.h"
 #include "sluice/run/plan.h"
+#include "sluice/runtime/tensor_channel.h"
 
 namespace sluice {
 
@@ -22,6 +23,7 @@ class GradientSums {
   struct Parts {
     const RunPlan& plan;
     const Mesh& mesh;
+    TensorChannel& pipeline;
     TensorGroup& tensor;
     DataParallel& data;
     Traffic& traffic;

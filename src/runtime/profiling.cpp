@@ -93,7 +93,7 @@ class Player {
         tensor_(tensor_group_, plan.sequence_norms()),
         bounds_(plan.slice_bounds()),
         stages_(make_stages(plan, mesh.place().pipeline, machine, tensor_)),
-        alone_(mesh.pipeline(), plan, kind_) {
+        alone_(mesh.place().pipeline, plan, kind_) {
     at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(
         static_cast<std::uint64_t>(plan.config.debug.seed));
     const auto tokens = [&] {

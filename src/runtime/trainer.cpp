@@ -30,18 +30,19 @@ Trainer::Trainer(const RunPlan& plan, const Dataset& data, Communicator& world,
           static_cast<std::int64_t>(plan.config.parallelism.gradient_bucket_mib * (1 << 20))),
       bounds_(plan.slice_bounds()),
       stages_(make_stages(plan, mesh_.place().pipeline, machine, tensor_)),
+      pipeline_(make_tensor_channel(mesh_.pipeline(), machine.device)),
       totals_(plan.schedule.placement, mesh_.pipeline()) {
   collect_weights();
   const Boundary boundary{&tensor_group_, tensor_.sequence_norms(), plan.scatter(), &traffic_};
-  executor_ = std::make_unique<Executor>(plan.schedule, local_, mesh_.pipeline(), boundary);
+  executor_ = std::make_unique<Executor>(plan.schedule, local_, *pipeline_, boundary);
   executor_->set_hooks({.reduce = [this](int stage) { sums_->begin(stage); },
                         .poll = [this] { deferral_->poll(); }});
   forwards_ = forward_only(plan.schedule);
-  evaluator_ = std::make_unique<Executor>(forwards_, local_, mesh_.pipeline(), boundary, true);
+  evaluator_ = std::make_unique<Executor>(forwards_, local_, *pipeline_, boundary, true);
   optimizer_ = std::make_unique<Optimizer>(
       plan.config.optimizer, static_cast<std::uint64_t>(plan.config.debug.seed), all_weights_);
-  sums_ = std::make_unique<GradientSums>(
-      GradientSums::Parts{plan_, mesh_, tensor_group_, data_parallel_, traffic_, local_, weights_});
+  sums_ = std::make_unique<GradientSums>(GradientSums::Parts{
+      plan_, mesh_, *pipeline_, tensor_group_, data_parallel_, traffic_, local_, weights_});
   deferral_ = std::make_unique<Deferral>(plan_, *optimizer_, data_parallel_, all_weights_, totals_);
   forward_prefix_ =
       closed_forward_prefixes(plan.schedule)[static_cast<std::size_t>(mesh_.place().pipeline)];

@@ -92,6 +92,7 @@ class Trainer {
   std::map<int, Stage*> local_;  // the same
   StageWeights weights_;
   std::vector<Weight> all_weights_;  // in canonical order
+  std::unique_ptr<TensorChannel> pipeline_;
   std::unique_ptr<Executor> executor_;
   Schedule forwards_;
   std::unique_ptr<Executor> evaluator_;

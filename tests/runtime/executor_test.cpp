@@ -51,7 +51,8 @@ std::string error_of(Broken broken) {
     const at::Tensor zeros = at::zeros({1, 4}, at::kLong);
     const Microbatch good{zeros, zeros, {}};
     const Microbatch bad{zeros + 10, zeros, {}};
-    Executor executor(plan.schedule, {{rank, &stage}}, faulty ? *faulty : threads);
+    const auto pipeline = make_tensor_channel(faulty ? *faulty : threads, at::kCPU);
+    Executor executor(plan.schedule, {{rank, &stage}}, *pipeline);
     try {
       executor.run(
           [&](int m) -> const Microbatch& {
