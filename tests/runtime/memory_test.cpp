@@ -7,9 +7,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <set>
 
 #include "sluice/base/names.h"
 #include "sluice/comm/threads/threads.h"
+#include "sluice/plan/plan_run.h"
+#include "sluice/plan/run_memory.h"
 #include "sluice/run/op_costs.h"
 #include "sluice/runtime/out_of_memory.h"
 #include "sluice/runtime/trainer.h"
@@ -157,6 +161,60 @@ TEST(RunMemory, EightRanksKeepToTheirShareOf1F1B) {
     SCOPED_TRACE(testing::Message() << c.schedule << ", " << c.slices << " slices");
     EXPECT_LE(peak(c) / whole, most + 0.01);
   }
+}
+
+// A cap in MiB leaves some bytes for stashes and buffers; what a run then holds of them stays
+// within those on every device, whichever order was found.
+TEST(RunMemory, ACapInMebibytesIsKeptByTheLedger) {
+  Config config;
+  config.model.layers = 16;
+  config.model.dim = 16;
+  config.model.heads = 2;
+  config.model.vocab_size = 64;
+  config.training.sequence_length = kLength;
+  config.training.global_batch_size = 16;
+  config.parallelism.pipeline_parallel_degree = 4;
+  config.parallelism.num_microbatches = 8;
+  config.comm.backend = Backend::threads;
+  const auto plan_under = [&](double mib) {
+    config.parallelism.device_memory_mib = {mib};
+    return plan_run(config).plan;
+  };
+  const auto largest = [](const RunPlan& plan) {
+    std::int64_t most = 0;
+    for (const RankMemory& rank : memory_by_rank(plan))
+      most = std::max(most, rank.total());
+    return static_cast<double>(most) / (1 << 20);
+  };
+  std::set<std::int64_t> peaks;
+  for (const char* schedule : {"zb", "adaptive-v"})
+    for (const int slices : {1, 2}) {
+      if (slices > 1 && std::string_view(schedule) == "zb") continue;
+      config.parallelism.pipeline_parallel_schedule = schedule;
+      config.parallelism.slices = slices;
+      const double free = largest(plan_under(1e6));
+      for (const double share : {1., 0.9, 0.8}) {
+        SCOPED_TRACE(testing::Message()
+                     << schedule << ", " << slices << " slices, cap of " << share * free << " MiB");
+        const RunPlan plan = plan_under(share * free);
+        const std::vector<RankMemory> predicted = memory_by_rank(plan);
+        const auto room = [&](int rank) {
+          const RankMemory& memory = predicted[static_cast<std::size_t>(rank)];
+          return static_cast<std::int64_t>(share * free * (1 << 20)) -
+                 (memory.total() - memory.stash - memory.buffers);
+        };
+        std::array<std::int64_t, 4> stash{};
+        on_ranks(plan, [&](int rank, Trainer& trainer) {
+          for (int step = 1; step <= 2; ++step) {
+            const ExecutedStep executed = trainer.step(step).executed;
+            EXPECT_LE(executed.peak_stash_bytes + executed.peak_buffer_bytes, room(rank));
+            stash[static_cast<std::size_t>(rank)] = executed.peak_stash_bytes;
+          }
+        });
+        peaks.insert(*std::max_element(stash.begin(), stash.end()));
+      }
+    }
+  EXPECT_GE(peaks.size(), 7) << "the caps were hardly felt";
 }
 
 // The allocator of the machine has no class of its own for it.
