@@ -26,7 +26,8 @@ std::string title(const ComparisonRequest& request) {
   if (request.profile)
     return text + fmt::format("times and bytes of {}", printable(pricing.costs_file));
   if (pricing.model)
-    text += fmt::format("{} on {} tokens, ", pricing.model_name, pricing.sequence_length);
+    text +=
+        fmt::format("{} on {} tokens, ", printable(pricing.model->name), pricing.sequence_length);
   const auto shown = [&](double time) {
     return pricing.times_given ? number(time) : fmt::format("{:.6g}", time);
   };
@@ -88,7 +89,7 @@ std::string json(const ComparisonRequest& request, const Comparison& comparison)
     out += fmt::format("  \"times\": [{},{},{}],\n  \"comm\": {},\n", number(pricing.times.f),
                        number(pricing.times.i), number(pricing.times.w), number(pricing.comm));
   if (pricing.model)
-    out += fmt::format("  \"model\": {},\n  \"tokens\": {},\n", json_quote(pricing.model_name),
+    out += fmt::format("  \"model\": {},\n  \"tokens\": {},\n", json_quote(pricing.model->name),
                        pricing.sequence_length);
   if (!request.slices.sizes.empty())
     out += fmt::format("  \"slice_sizes\": [{}],\n", fmt::join(request.slices.sizes, ","));
@@ -130,11 +131,14 @@ void read_profile(ComparisonRequest& request) {
 // Slices that are not given: four, balanced where there is a model; or those of the profile.
 void cut(ComparisonRequest& request) {
   SliceFlags& slices = request.slices;
+  slices.take_tokens(request.pricing);
   if (!slices.given())
     slices.slices = request.profile && request.profile->num_slices() > 1
                         ? request.profile->num_slices()
                         : std::min(4, slices.tokens);
-  if (request.pricing.model && !slices.sizes_given()) slices.balanced = slices.slices > 1;
+  const std::optional<NamedModel>& model = request.pricing.model;
+  if (model && !model->shape.encoder() && !slices.sizes_given())
+    slices.balanced = slices.slices > 1;
   slices.check();
   slices.balance(request.pricing);
   request.pricing.count_model(slices.tokens);

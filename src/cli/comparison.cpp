@@ -99,7 +99,7 @@ std::string command_of(const ComparisonRequest& request, const Variant& variant,
   const PricingFlags& pricing = request.pricing;
   if (pricing.model || (variant.slices > 1 && !request.slices.sizes.empty()))
     out += fmt::format(" --tokens {}", request.slices.tokens);
-  if (pricing.model) out += fmt::format(" --model {}", pricing.model_name);
+  if (pricing.model) out += fmt::format(" --model {}", shell_word(pricing.model->name));
   if (request.profile)
     out += fmt::format(" --costs {} --redeal", shell_word(pricing.costs_file));
   else if (!same(times, pricing.default_times()))

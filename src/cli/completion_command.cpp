@@ -90,7 +90,7 @@ constexpr const char* kStart = R"(_sluice() {
 constexpr const char* kEnd = R"(  esac
   case $before in
     --format) words=$formats ;;
-    --costs | --out | --block | --trace) words= ;;
+    --costs | --out | --block | --trace | --model) words= ;;
     *) case $word in -*) words=$flags ;; esac ;;
   esac
   COMPREPLY=($(compgen -W "$words" -- "$word"))

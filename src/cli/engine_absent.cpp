@@ -20,8 +20,8 @@ constexpr std::array<std::pair<const char*, const char*>, 6> kCommands = {
 
 UserError absent(const std::string& command) {
   return user_error(
-      "this program was built without torch: run ./sluice {}, which fetches it and builds the "
-      "engine",
+      "this program was built without torch: run sluice-engine {0}, or in a checkout ./sluice {0}, "
+      "which fetches torch and builds it",
       command);
 }
 

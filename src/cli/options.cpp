@@ -108,15 +108,11 @@ void PricingFlags::add(CLI::App& app, const std::string& times_help) {
          times_help)
       ->type_name("F,I,W");
   app.add_option_function<std::string>(
-         "--model",
-         [this](const std::string& text) {
-           model = known_model(text);
-           model_name = text;
-         },
+         "--model", [this](const std::string& text) { model = named_model(text); },
          fmt::format("price each slice by its FLOPs in this model, and without {} also F, I and W "
-                     "(F of a mean stage takes 1): {}",
-                     times_flag, join(known_model_names(), ", ")))
-      ->type_name("NAME");
+                     "(F of a mean stage takes 1): {}, or {}",
+                     times_flag, join(known_model_names(), ", "), kModelFiles))
+      ->type_name("NAME|FILE");
   add_number(app, "--comm", comm, 0, 1e12, "latency of a message between devices (default 0)");
   add_number(app, "--keep-after-i", keep_after_i, 0, 1,
              "share of a stage-activation kept between I and W (default 1)");
@@ -157,7 +153,7 @@ void PricingFlags::count_model(std::int64_t tokens) {
 
 OpTimes PricingFlags::default_times() const {
   if (!model) return {};
-  const OpTerms work = model_terms(*model, RecomputeLevel::none);
+  const OpTerms work = model_terms(model->shape, RecomputeLevel::none);
   const double forward = work.f.of_a_token(sequence_length);
   return {1, work.i.of_a_token(sequence_length) / forward,
           work.w.of_a_token(sequence_length) / forward};
@@ -165,7 +161,8 @@ OpTimes PricingFlags::default_times() const {
 
 SliceShares PricingFlags::shares(const Schedule& schedule) const {
   if (!model) return {};
-  return slice_shares(model_terms(*model, RecomputeLevel::none),
+  if (schedule.num_slices > 1) check_slices(model->shape);
+  return slice_shares(model_terms(model->shape, RecomputeLevel::none),
                       slice_sizes_of(schedule, sequence_length));
 }
 
@@ -221,7 +218,8 @@ Costs PricingFlags::costs(const Schedule& schedule, std::int64_t tokens) const {
 void SliceFlags::add(CLI::App& app, const std::string& help) {
   option_ = add_int(app, "--slices", slices, 1, kMaxSlices, help);
   tokens_option_ = add_int(app, "--tokens", tokens, 1, 1 << 30,
-                           "tokens of a microbatch's sequence (default 4096)");
+                           "tokens of a microbatch's sequence (default: what the file in --model "
+                           "says, else 4096)");
   sizes_option_ =
       app.add_option_function<std::string>(
              "--slice-sizes", [this](const std::string& text) { set_sizes(text); },
@@ -246,6 +244,10 @@ void SliceFlags::set_sizes(const std::string& text) {
           text, part);
     sizes.push_back(*value);
   }
+}
+
+void SliceFlags::take_tokens(const PricingFlags& pricing) {
+  if (tokens_option_->count() == 0 && pricing.model) tokens = pricing.model->tokens;
 }
 
 void SliceFlags::check() {
@@ -296,7 +298,7 @@ void SliceFlags::balance(const PricingFlags& pricing) {
         .multiple = multiple > 0 ? multiple : default_slice_multiple(tokens, slices)};
   };
   if (pricing.model) {
-    sizes = balanced_slice_sizes(*pricing.model, RecomputeLevel::none, slicing());
+    sizes = balanced_slice_sizes(pricing.model->shape, RecomputeLevel::none, slicing());
     return;
   }
   if (pricing.costs_file.empty())

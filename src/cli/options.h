@@ -10,6 +10,7 @@
 
 #include "sluice/base/error.h"
 #include "sluice/base/files.h"
+#include "sluice/cli/model_flag.h"
 #include "sluice/cost/costs.h"
 #include "sluice/schedule/generators/generator.h"
 #include "sluice/schedule/schedule.h"
@@ -48,8 +49,7 @@ struct PricingFlags {
   std::string times_flag = "--times";
   bool times_given = false;
   bool redeal = false;  // the layers of the costs file, to the stages of the schedule
-  std::string model_name;
-  std::optional<ModelShape> model;
+  std::optional<NamedModel> model;
   std::int64_t sequence_length = 0;  // of the model's microbatches, from count_model
 
   void add(CLI::App& app, const std::string& times_help);
@@ -61,6 +61,7 @@ struct PricingFlags {
   // Of a stage without --times: by the FLOPs of the model, else 1,1,1.
   OpTimes default_times() const;
   // What the slices of a schedule take of an op, by the model's FLOPs; nothing without a model.
+  // Throws UserError for slices of a model that takes none.
   SliceShares shares(const Schedule& schedule) const;
   // REQUIRES: check(). `tokens`: of a sequence, where the user states it; 0: unknown. Throws
   // UserError for a costs file of other sequences, or of other stages.
@@ -80,7 +81,7 @@ std::string slice_sizes_text(const std::vector<std::int64_t>& sizes);
 // --tokens, --slices, --slice-sizes, --slice-multiple: how a microbatch is cut.
 struct SliceFlags {
   int slices = 1;
-  int tokens = 4096;
+  int tokens = kDefaultTokens;
   std::vector<std::int64_t> sizes;  // empty: even
   bool balanced = false;
   int multiple = 0;  // of tokens, for balanced slices; 0: the default
@@ -93,6 +94,8 @@ struct SliceFlags {
   }
 
   void add(CLI::App& app, const std::string& help);
+  // Unless --tokens says otherwise, sequences are as long as those of the model.
+  void take_tokens(const PricingFlags& pricing);
   void check();  // sums and counts; sets slices from the sizes
   // Sets the sizes of balanced slices: by the model, else by a fit of the costs file. REQUIRES:
   // check() of both. Throws UserError where neither is to be had.

@@ -282,8 +282,8 @@ std::string caption(const PricedSchedule& priced) {
   if (!s.slice_sizes.empty()) out += fmt::format(" ({})", slice_sizes_text(s.slice_sizes));
   if (s.num_pipes() > 1) out += fmt::format(", {} pipes", s.num_pipes());
   if (!priced.model.empty())
-    out += fmt::format(", {} with F,I,W = {:.4g},{:.4g},{:.4g}", priced.model, priced.times.f,
-                       priced.times.i, priced.times.w);
+    out += fmt::format(", {} with F,I,W = {:.4g},{:.4g},{:.4g}", printable(priced.model),
+                       priced.times.f, priced.times.i, priced.times.w);
   if (!priced.simulation) return out;
   const Simulation& sim = *priced.simulation;
   const std::string_view unit = priced.seconds ? " s" : "";

@@ -31,7 +31,7 @@ PricedSchedule price(PriceRequest request) {
   if (request.pricing.redeal)
     priced.note += fmt::format("\nsluice: layers of the stages: {}", fmt::join(costs.layers, ", "));
   priced.contention = costs.contention;
-  priced.model = request.pricing.model_name;
+  if (request.pricing.model) priced.model = request.pricing.model->name;
   priced.times = request.pricing.times;
   priced.simulation =
       simulate(priced.schedule, costs,

@@ -79,6 +79,7 @@ void run(Flags& flags, ExitCode& exit_code) {
   check_needs(flags.timeline, "--timeline", format == Format::json, "--format json");
   check_needs(flags.lowered, "--lowered", !draws(format), "--format json, csv or torch-csv");
   check_needs(flags.pricing.redeal, "--redeal", !flags.pricing.costs_file.empty(), "--costs FILE");
+  flags.slices.take_tokens(flags.pricing);
   flags.slices.check();
   flags.pricing.check();
   flags.slices.balance(flags.pricing);

@@ -12,8 +12,7 @@ constexpr const char* kFormats = "grid,svg,html,chrome,json,csv,torch-csv";
 
 struct Flags {
   std::string file;
-  int tokens = 4096;
-  const CLI::Option* tokens_option = nullptr;
+  int tokens = 0;  // 0: not given
   int buffers = -1;
   bool timeline = false;
   PricingFlags pricing;
@@ -23,24 +22,24 @@ struct Flags {
 // Tokens of a sequence where the file or the user states them, else 0.
 std::int64_t stated_tokens(const Schedule& schedule, const Flags& flags) {
   const std::vector<std::int64_t>& sizes = schedule.slice_sizes;
-  const std::int64_t given = flags.tokens_option->count() > 0 ? flags.tokens : 0;
-  if (sizes.empty()) return given;
+  if (sizes.empty()) return flags.tokens;
   const auto sum = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
-  if (given != 0 && given != sum)
-    throw user_error("--tokens is {}: slice_sizes of {} sums to {}; leave --tokens out", given,
-                     flags.file, sum);
+  if (flags.tokens != 0 && flags.tokens != sum)
+    throw user_error("--tokens is {}: slice_sizes of {} sums to {}; leave --tokens out",
+                     flags.tokens, flags.file, sum);
   return sum;
 }
 
 void run(Flags& flags, ExitCode& exit_code) {
   const Format format = flags.output.format(kFormats);
   check_needs(flags.timeline, "--timeline", format == Format::json, "--format json");
-  check_needs(flags.tokens_option->count() > 0, "--tokens",
+  check_needs(flags.tokens > 0, "--tokens",
               flags.pricing.model || !flags.pricing.costs_file.empty(), "--model or --costs");
   flags.pricing.check();
   Schedule schedule = read_schedule_file(flags.file);
   const std::int64_t tokens = stated_tokens(schedule, flags);
-  flags.pricing.count_model(tokens > 0 ? tokens : flags.tokens);
+  if (const auto& model = flags.pricing.model)
+    flags.pricing.count_model(tokens > 0 ? tokens : model->tokens);
   const PricedSchedule priced = price({.schedule = std::move(schedule),
                                        .pricing = flags.pricing,
                                        .tokens = tokens,
@@ -57,10 +56,9 @@ void add_simulate(CLI::App& app, ExitCode& exit_code) {
   command->add_option("file", flags->file, "schedule in csv or torch-csv; - is standard input")
       ->required();
   flags->pricing.add(*command, kTimesHelp);
-  flags->tokens_option =
-      add_int(*command, "--tokens", flags->tokens, 1, 1 << 30,
-              "tokens of a microbatch's sequence, for --model and --costs (default: what the file "
-              "says, else 4096)");
+  add_int(*command, "--tokens", flags->tokens, 1, 1 << 30,
+          "tokens of a microbatch's sequence, for --model and --costs (default: what the schedule "
+          "says, else the file in --model, else 4096)");
   flags->pricing.add_reduce_time(*command);
   add_int(*command, "--buffers", flags->buffers, 0, 1 << 30,
           "call it invalid if a device needs more than N receive buffers");

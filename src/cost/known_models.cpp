@@ -1,8 +1,5 @@
 #include "sluice/cost/known_models.h"
 
-#include "sluice/base/error.h"
-#include "sluice/base/text.h"
-
 namespace sluice {
 namespace {
 
@@ -43,14 +40,10 @@ constexpr KnownModel kModels[] = {
 
 }  // namespace
 
-const ModelShape& known_model(std::string_view name) {
+const ModelShape* known_model(std::string_view name) {
   for (const KnownModel& model : kModels)
-    if (model.name == name) return model.shape;
-  const std::vector<std::string> names = known_model_names();
-  const std::string nearest = nearest_name(name, names);
-  throw user_error("--model is '{}'{}; needs one of {}", name,
-                   nearest.empty() ? "" : fmt::format(": did you mean '{}'?", nearest),
-                   join(names, ", "));
+    if (model.name == name) return &model.shape;
+  return nullptr;
 }
 
 std::vector<std::string> known_model_names() {

@@ -9,8 +9,8 @@
 
 namespace sluice {
 
-// By name, in lower case. Throws UserError with the nearest name.
-const ModelShape& known_model(std::string_view name);
+// By name, in lower case; null where none has it.
+const ModelShape* known_model(std::string_view name);
 // Smallest first within a family.
 std::vector<std::string> known_model_names();
 

@@ -141,11 +141,15 @@ std::vector<std::int64_t> balanced_slice_sizes(const WorkTerms& work,
   }
 }
 
-std::vector<std::int64_t> balanced_slice_sizes(const ModelShape& shape, RecomputeLevel level,
-                                               const BalancedSlicing& slicing) {
+void check_slices(const ModelShape& shape) {
   if (shape.encoder())
     throw user_error(
         "a bert model takes no slices, because each token attends to later ones: use one slice");
+}
+
+std::vector<std::int64_t> balanced_slice_sizes(const ModelShape& shape, RecomputeLevel level,
+                                               const BalancedSlicing& slicing) {
+  check_slices(shape);
   return balanced_slice_sizes(model_terms(shape, level).sum(), slicing);
 }
 

@@ -80,8 +80,10 @@ std::int64_t default_slice_multiple(std::int64_t length, int slices);
 // that are not negative, and one that is positive.
 std::vector<std::int64_t> balanced_slice_sizes(const WorkTerms& work,
                                                const BalancedSlicing& slicing);
+// Throws UserError for an encoder, whose tokens attend to later ones.
+void check_slices(const ModelShape& shape);
 // By F + I + W of the whole model: one set of sizes for all of its stages and for every schedule.
-// Throws UserError for an encoder, too.
+// Throws UserError as check_slices does, too.
 std::vector<std::int64_t> balanced_slice_sizes(const ModelShape& shape, RecomputeLevel level,
                                                const BalancedSlicing& slicing);
 

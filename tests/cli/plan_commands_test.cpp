@@ -155,9 +155,10 @@ TEST_F(PlanCommands, TrainingNeedsTorchAndSaysWhereItIs) {
   const Ran ran = run("train run.toml");
   EXPECT_EQ(ran.code, 2);
   EXPECT_EQ(ran.out, "");
-  EXPECT_EQ(ran.err,
-            "sluice: this program was built without torch: run ./sluice train, which fetches it "
-            "and builds the engine\n");
+  EXPECT_EQ(
+      ran.err,
+      "sluice: this program was built without torch: run sluice-engine train, or in a checkout "
+      "./sluice train, which fetches torch and builds it\n");
   EXPECT_EQ(run("train run.toml --format json").code, 2);
 }
 

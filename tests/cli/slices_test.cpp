@@ -154,7 +154,8 @@ TEST(SlicesCommand, CompareFitsAProfileOfSlicesToo) {
 TEST(SlicesCommand, MistakesGetOneClearLine) {
   const std::string request = "schedule seq1f1b -d 4 -m 8 ";
   expect_error(request + "--model gpt-7", 2, {"--model is 'gpt-7': did you mean 'gpt-7b'?"});
-  expect_error(request + "--model zzz", 2, {"--model is 'zzz'; needs one of gpt-2.7b, "});
+  expect_error(request + "--model zzz", 2,
+               {"--model is 'zzz': no such file; needs one of gpt-2.7b, "});
   expect_error(request + "--slices 4 --slice-sizes balanced", 2,
                {"--slice-sizes is 'balanced': no model says", "give --model gpt-2.7b | "});
   expect_error(request + "--model gpt-7b --slice-sizes balanced", 2,

@@ -63,7 +63,7 @@ TEST(SlicedPipeline, TakesAsLongAsSeq1F1BSays) {
 TEST(SlicedPipeline, OfOurOwnFlopsWaitsLittleMore) {
   for (const Case& c : kCases) {
     SCOPED_TRACE(testing::Message() << c.name << " at " << c.length);
-    const ModelShape& shape = known_model(c.name);
+    const ModelShape& shape = *known_model(c.name);
     const OpTerms work = model_terms(shape, RecomputeLevel::none);
     const auto sizes =
         balanced_slice_sizes(shape, RecomputeLevel::none, {.length = c.length, .slices = 4});
