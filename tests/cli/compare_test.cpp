@@ -104,7 +104,7 @@ TEST(Compare, OnlyWhatIsNamed) {
   std::vector<std::string> names;
   for (const Json& row : json["schedules"])
     names.push_back(row["name"]);
-  EXPECT_EQ(names, (std::vector<std::string>{"zb-v k=4", "zb-v", "v-half k=4", "v-half"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"zb-v k=4", "v-half k=4", "zb-v", "v-half"}));
   EXPECT_EQ(json["reference"], "1f1b");
   // Relative to 1F1B, which is not shown.
   EXPECT_EQ(rows_of(json).at("zb-v")["relative_peak"], 1);

@@ -11,7 +11,6 @@
 #include "sluice/cost/costs.h"
 #include "sluice/schedule/generators/block_bound.h"
 #include "sluice/schedule/generators/generator.h"
-#include "sluice/schedule/generators/slice_v.h"
 #include "sluice/schedule/validate.h"
 #include "sluice/sim/simulate.h"
 #include "support/golden.h"
@@ -249,44 +248,6 @@ TEST(VFamily, EveryBlockIsLegalUpTo64Devices) {
 TEST(VFamily, WhatIsTooLargeToLayOutIsRefused) {
   EXPECT_THROW(generate_schedule("v-half", sized(1 << 20, 1)), UserError);
   EXPECT_THROW(generate_schedule("1f1b-v", sized(100'000, 10)), UserError);
-}
-
-std::vector<PassList> passes_of(const Schedule& schedule) {
-  std::vector<PassList> lists;
-  for (int d = 0; d < schedule.num_devices(); ++d) {
-    const std::vector<int>& stages = schedule.placement.stages_of(d);
-    PassList& list = lists.emplace_back();
-    for (const Op& op : schedule.programs[static_cast<std::size_t>(d)])
-      list.push_back({op.kind, op.stage == stages[0] ? 0 : 1});
-  }
-  return lists;
-}
-
-TEST(SliceV, TurnsHandcraftedZbVIntoItsSlicedForm) {
-  for (int p = 1; p <= 8; ++p)
-    for (int k = 1; k <= 5; ++k)
-      for (int m = 2 * p; m <= 3 * p; ++m) {
-        const Schedule base = generate_schedule("zb-v", sized(p, m * k - (k - 1)));
-        const Schedule sliced =
-            schedule_from_passes("zb-v", base.placement, m, k, slice_v(passes_of(base), k));
-        EXPECT_EQ(sliced, generate_schedule("zb-v", sized(p, m, k))) << p << ' ' << m << ' ' << k;
-      }
-}
-
-TEST(SliceV, SlicesOfVHalfAndVZbNeverDeadlock) {
-  for (const char* name : {"v-half", "v-zb"})
-    for (int p = 1; p <= 8; ++p)
-      for (int m = 1; m <= 2 * p; ++m)
-        for (int k = 2; k <= 5; ++k)
-          EXPECT_NO_THROW(generate_schedule(name, sized(p, m, k)))
-              << name << ' ' << p << ' ' << m << ' ' << k;
-}
-
-TEST(SliceV, ADeadlockIsFoundByTheProof) {
-  const Schedule base = generate_schedule("v-min", sized(8, 31));
-  const Schedule sliced =
-      schedule_from_passes("v-min", base.placement, 16, 2, slice_v(passes_of(base), 2));
-  EXPECT_FALSE(validate(sliced).valid());
 }
 
 }  // namespace

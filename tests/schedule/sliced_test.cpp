@@ -37,21 +37,30 @@ TEST(Sliced, GpipeHasTeraPipesBubbleAndHoldsEveryMicrobatch) {
         }
 }
 
-TEST(Sliced, VMinHasThePeakOfItsFormulaAndNoLongerBubbleThanWithoutSlices) {
-  for (int p = 1; p <= 9; ++p)
+TEST(Sliced, VSchedulesHaveThePeakOfTheirFormulaAndNoLongerBubbleThanWithoutSlices) {
+  const auto expect = [](const char* name, int p, int whole_peak) {
     for (int m = 1; m <= 2 * p + 1; m += p > 4 ? 2 : 1) {
-      const Simulation whole = priced(generate_schedule("v-min", sized(p, m, 1)));
+      const Simulation whole = priced(generate_schedule(name, sized(p, m, 1)));
       for (int k = 2; k <= 5; ++k) {
-        SCOPED_TRACE(fmt::format("p={} m={} k={}", p, m, k));
-        const Simulation result = priced(generate_schedule("v-min", sized(p, m, k)));
-        const double peak = (2.0 * ((p + 4) / 3) + 2 * (k - 1)) / k;
+        SCOPED_TRACE(fmt::format("{} p={} m={} k={}", name, p, m, k));
+        const Simulation result = priced(generate_schedule(name, sized(p, m, k)));
+        const double peak = (whole_peak + 2.0 * (k - 1)) / k;
         EXPECT_LE(result.max_peak, peak + 1e-9);
         if (m >= p) {
           EXPECT_NEAR(result.max_peak, peak, 1e-9);
         }
-        EXPECT_LE(result.span, whole.span + 1e-9);
+        // On two devices V-Half has no bubble at m = 3, but one of a slice with slices.
+        if (p != 2) {
+          EXPECT_LE(result.span, whole.span + 1e-9);
+        }
       }
     }
+  };
+  for (int p = 1; p <= 9; ++p) {
+    expect("v-min", p, 2 * ((p + 4) / 3));
+    expect("v-half", p, 2 * ((p + 2) / 2));
+    expect("v-zb", p, 2 * p);
+  }
 }
 
 }  // namespace

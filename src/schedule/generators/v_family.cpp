@@ -6,11 +6,8 @@
 //
 //   device 0   F . . . f . . . B . . . . b
 //   device 1   . . F f . . . . . . B . b .
-#include "sluice/base/error.h"
 #include "sluice/schedule/generators/building_block.h"
 #include "sluice/schedule/generators/generator.h"
-#include "sluice/schedule/generators/slice_v.h"
-#include "sluice/schedule/validate.h"
 
 namespace sluice::generators {
 namespace {
@@ -57,35 +54,16 @@ BuildingBlock v_block(const GeneratorOptions& o) {
   return block;
 }
 
-Schedule repeated(std::string_view name, const BuildingBlock& block, const GeneratorOptions& o) {
+template <RowOf row_of>
+Schedule repeated(std::string_view name, const GeneratorOptions& o) {
+  const BuildingBlock block = v_block<row_of>(o);
   return schedule_from_passes(std::string(name), block.placement, o.microbatches, o.slices,
                               order_from_block(block, o.microbatches, o.slices));
 }
 
-// With slices: the order without them, opened in two places for the slices.
-Schedule repeated_or_opened(std::string_view name, const BuildingBlock& block,
-                            const GeneratorOptions& o) {
-  if (o.slices == 1) return repeated(name, block, o);
-  const int units = o.microbatches * o.slices - (o.slices - 1);
-  Schedule schedule =
-      schedule_from_passes(std::string(name), block.placement, o.microbatches, o.slices,
-                           slice_v(order_from_block(block, units), o.slices));
-  if (!validate(schedule).valid())
-    throw user_error(
-        "--slices is {}: {} with {} devices and {} microbatches would deadlock; use zb-v", o.slices,
-        name, o.devices, o.microbatches);
-  return schedule;
-}
-
-Schedule generate_v_min(const GeneratorOptions& o) {
-  return repeated("v-min", v_block<v_min_row>(o), o);
-}
-Schedule generate_v_half(const GeneratorOptions& o) {
-  return repeated_or_opened("v-half", v_block<v_half_row>(o), o);
-}
-Schedule generate_v_zb(const GeneratorOptions& o) {
-  return repeated_or_opened("v-zb", v_block<v_zb_row>(o), o);
-}
+Schedule generate_v_min(const GeneratorOptions& o) { return repeated<v_min_row>("v-min", o); }
+Schedule generate_v_half(const GeneratorOptions& o) { return repeated<v_half_row>("v-half", o); }
+Schedule generate_v_zb(const GeneratorOptions& o) { return repeated<v_zb_row>("v-zb", o); }
 
 }  // namespace
 
@@ -100,21 +78,22 @@ const Generator v_min = {.name = "v-min",
                          .block = v_block<v_min_row>};
 
 extern const Generator v_half;
-const Generator v_half = {.name = "v-half",
-                          .aliases = {},
-                          .summary = "two stages per device in a V, half of 1F1B's memory",
-                          .bubble = "3p-7 stage ops (p even), 3p-4 (p odd), 1 (p = 2); m >= 2p",
-                          .memory = "2*floor((p+2)/2); less with slices",
-                          .knobs = {.default_stages_per_device = 2, .slices = true},
-                          .generate = generate_v_half,
-                          .block = v_block<v_half_row>};
+const Generator v_half = {
+    .name = "v-half",
+    .aliases = {},
+    .summary = "two stages per device in a V, half of 1F1B's memory",
+    .bubble = "3p-7 stage ops (p even), 3p-4 (p odd), 1 (p = 2), m >= 2p; less with slices",
+    .memory = "(2*floor((p+2)/2) + 2(k-1))/k",
+    .knobs = {.default_stages_per_device = 2, .slices = true},
+    .generate = generate_v_half,
+    .block = v_block<v_half_row>};
 
 extern const Generator v_zb;
 const Generator v_zb = {.name = "v-zb",
                         .aliases = {},
                         .summary = "two stages per device in a V, no bubble at 1F1B's memory",
                         .bubble = "0, m >= 2p",
-                        .memory = "2p; less with slices",
+                        .memory = "(2p + 2(k-1))/k",
                         .knobs = {.default_stages_per_device = 2, .slices = true},
                         .generate = generate_v_zb,
                         .block = v_block<v_zb_row>};
