@@ -5,9 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstring>
-#include <limits>
-#include <list>
 #include <map>
 
 #include "sluice/cost/flops.h"
@@ -18,119 +15,12 @@
 #include "sluice/runtime/gpu_memory.h"
 #include "sluice/runtime/op_timings.h"
 #include "sluice/runtime/out_of_memory.h"
+#include "sluice/runtime/step_figures.h"
 
 namespace sluice {
 namespace {
 
-// One rank's figures of a step.
-struct RankFigures {
-  double start = 0, end = 0, busy = 0;
-  std::int64_t peak_bytes = 0;
-};
-
-RankFigures figures_of(const ExecutedStep& executed) {
-  RankFigures figures;
-  const auto& spans = executed.timeline.spans;
-  if (!spans.empty()) {
-    figures.start = spans.front().start;
-    figures.end = spans.back().end;
-  }
-  figures.busy = executed.timeline.busy;
-  figures.peak_bytes = executed.peak_stash_bytes;
-  return figures;
-}
-
-// Sends every rank's figures to rank 0, which collects them when it reports. No other rank waits.
-class FiguresOnTheirWay {
- public:
-  explicit FiguresOnTheirWay(Communicator& world) : world_(world) {}
-
-  void post(const RankFigures& mine) {
-    Step& step = steps_.emplace_back();
-    const bool leads = world_.rank() == 0;
-    step.figures.resize(leads ? static_cast<std::size_t>(world_.size()) : 1);
-    step.figures[0] = mine;
-    for (int rank = 1; leads && rank < world_.size(); ++rank)
-      step.requests.push_back(
-          world_.recv(rank,
-                      std::as_writable_bytes(
-                          std::span(step.figures).subspan(static_cast<std::size_t>(rank), 1)),
-                      kLabel));
-    if (!leads)
-      step.requests.push_back(world_.send(0, std::as_bytes(std::span(step.figures)), kLabel));
-    if (!leads) reap();
-  }
-
-  // The figures of the oldest step; on rank 0 only.
-  std::vector<RankFigures> take() {
-    world_.wait_all(steps_.front().requests);
-    std::vector<RankFigures> figures = std::move(steps_.front().figures);
-    steps_.pop_front();
-    return figures;
-  }
-
-  // Waits until all that this rank has sent has arrived.
-  void finish() {
-    for (Step& step : steps_)
-      world_.wait_all(step.requests);
-    steps_.clear();
-  }
-
- private:
-  static constexpr const char* kLabel = "figures";
-  struct Step {
-    std::vector<RankFigures> figures;
-    std::vector<Request> requests;
-  };
-  void reap() {
-    while (!steps_.empty() && world_.test(steps_.front().requests[0]))
-      steps_.pop_front();
-  }
-
-  Communicator& world_;
-  std::list<Step> steps_;
-};
-
-template <typename Row>
-std::vector<std::vector<Row>> gather_rows(const std::vector<Row>& mine, Communicator& world) {
-  static_assert(std::is_trivially_copyable_v<Row>);
-  std::vector<std::vector<Row>> out;
-  for (const std::vector<std::byte>& bytes :
-       world.gather(0, std::as_bytes(std::span(mine)), "timelines")) {
-    std::vector<Row>& rows = out.emplace_back(bytes.size() / sizeof(Row));
-    if (!rows.empty()) std::memcpy(rows.data(), bytes.data(), bytes.size());
-  }
-  return out;
-}
-
-// The timelines of rank 0's pipeline, on rank 0; nothing elsewhere. Times count from the first op.
-std::vector<DeviceTimeline> gather_timelines(const DeviceTimeline& mine, const Mesh& mesh) {
-  if (mesh.place().data > 0 || mesh.place().tensor > 0) return {};
-  auto spans = gather_rows(mine.spans, mesh.pipeline());
-  auto memory = gather_rows(mine.memory, mesh.pipeline());
-  double first = std::numeric_limits<double>::max();
-  for (const auto& device : spans)
-    if (!device.empty()) first = std::min(first, device.front().start);
-  for (auto& device : spans)
-    for (Span& span : device) {
-      span.start -= first;
-      span.end -= first;
-    }
-  for (auto& device : memory)
-    for (MemoryPoint& point : device)
-      point.time -= first;
-  std::vector<DeviceTimeline> out(spans.size());
-  for (std::size_t rank = 0; rank < out.size(); ++rank) {
-    DeviceTimeline& device = out[rank];
-    device.spans = spans[rank];
-    device.memory = memory[rank];
-    for (const Span& span : device.spans)
-      device.busy += span.end - span.start;
-    for (const MemoryPoint& point : device.memory)
-      device.peak = std::max(device.peak, point.value);
-  }
-  return out;
-}
+using Clock = std::chrono::steady_clock;
 
 std::int64_t validation_samples(const TrainingRun& run) {
   const std::int64_t all = run.held_out->num_samples();
@@ -155,71 +45,57 @@ std::vector<std::int64_t> predicted_by_rank(const RunPlan& plan) {
   return bytes;
 }
 
-double bubble_of(const std::vector<RankFigures>& ranks) {
-  double span = 0, ideal = 0;
-  for (const RankFigures& rank : ranks) {
-    span = std::max(span, rank.end - rank.start);
-    ideal = std::max(ideal, rank.busy);
-  }
-  return span > 0 ? 1 - ideal / span : 0;
-}
-
-}  // namespace
-
-namespace {
-
-RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
-  using Clock = std::chrono::steady_clock;
-  at::set_num_threads(run.threads_per_rank);
-  const Config& config = run.plan.config;
-  const bool leads = world.rank() == 0;
-  Trainer trainer(run.plan, run.training, world, {.device = run.device});
-  if (leads && trainer.plans().count > 0) run.on_note(trainer.plans().line());
-  RunEnd end;
-  Resumed resumed = load_checkpoint(config, run.rollback, world, trainer, run.on_note);
-  end.last_step = resumed.step;
-  Saver saver(run.plan, world, trainer, std::move(resumed), run.on_note);
-  RealFileSystem files;
-  std::optional<MetricsFolder> written;
-  if (leads && !config.metrics.folder.empty()) {
-    written.emplace(files, MetricsFolderOptions{.folder = config.metrics.folder,
-                                                .run = saver.run(),
-                                                .first_step = end.last_step + 1});
-    if (written->folder() != config.metrics.folder)
+// What rank 0 says and writes of each step.
+class StepReports {
+ public:
+  // `first`: the first step that is taken. The metrics are those of run `id`.
+  StepReports(const TrainingRun& run, Communicator& world, const std::string& id,
+              std::int64_t first)
+      : run_(run),
+        world_(world),
+        first_(first),
+        peak_tflops_(peak_tflops_of(run, world)),
+        predicted_(predicted_by_rank(run.plan)) {
+    const std::string& folder = run.plan.config.metrics.folder;
+    if (folder.empty()) return;
+    written_.emplace(files_,
+                     MetricsFolderOptions{.folder = folder, .run = id, .first_step = first});
+    if (written_->folder() != folder)
       run.on_note(fmt::format("{} holds the metrics of another run; this run writes its own to {}",
-                              config.metrics.folder, written->folder()));
+                              folder, written_->folder()));
   }
 
-  const std::int64_t tokens =
-      std::int64_t{config.training.global_batch_size} * config.training.sequence_length;
-  DeviceTimeline last;
-  OpTimings timings;
-  FiguresOnTheirWay figures(world);
-  std::map<std::int64_t, double> seconds;  // how long the steps took that are not reported yet
-  const std::int64_t first = end.last_step + 1;
-  const std::int64_t interval = config.validation.interval;
-  const auto validates = [&](std::int64_t number) {
-    return run.held_out && (number % interval == 0 || number == config.training.steps);
-  };
-  // A row that cannot be written ends the run as a signal does: the step is saved first.
-  std::exception_ptr lost_row;
-  const auto asked = [&] { return lost_row || (run.stop && run.stop->load()); };
-  bool stop = false;
-  std::int64_t not_finite = 0;  // the step whose validation loss is not finite
-  const double peak_tflops = peak_tflops_of(run, world);
-
-  const std::vector<std::int64_t> predicted = predicted_by_rank(run.plan);
-  GpuMemory memory;  // of all ranks on this GPU, or of this rank alone if it has its own
-  const auto report = [&](const StepResult& result) {
-    // Whichever rank a signal reached, all stop after the same step.
-    stop = stop || result.stop;
-    std::optional<double> validation_loss;
-    if (validates(result.number)) {
-      validation_loss = trainer.evaluate(*run.held_out, validation_samples(run));
-      if (!std::isfinite(*validation_loss)) not_finite = result.number;
+  // `seconds` is what the step took; `last`: none follows.
+  void add(const StepResult& result, double seconds, const std::vector<RankFigures>& ranks,
+           std::optional<double> validation_loss, bool last) {
+    StepMetrics metrics = metrics_of(result, seconds, ranks);
+    metrics.validation_loss = validation_loss;
+    const Config& config = run_.plan.config;
+    const bool logged = result.number % config.metrics.log_freq == 0 || result.number == first_ ||
+                        result.number == config.training.steps || last || validation_loss;
+    try {
+      if (written_ && logged) written_->append(metrics);
+    } catch (const UserError&) {
+      lost_row_ = std::current_exception();
+      written_.reset();
     }
-    if (!leads) return;
-    const std::vector<RankFigures> ranks = figures.take();
+    run_.on_step(metrics, logged);
+  }
+
+  // Why a row could not be written; null: all were.
+  const std::exception_ptr& lost_row() const { return lost_row_; }
+
+  // Of all ranks on this GPU, or of this rank alone if it has its own.
+  std::string gpu_memory() const {
+    GpuMemory memory = fixed_memory(run_.plan, world_);
+    memory.stash = peak_stash_;
+    return memory_line(memory, cuda::memory_use(run_.device.index()).peak);
+  }
+
+ private:
+  StepMetrics metrics_of(const StepResult& result, double seconds,
+                         const std::vector<RankFigures>& ranks) {
+    const TrainingConfig& training = run_.plan.config.training;
     StepMetrics metrics;
     metrics.step = result.number;
     metrics.time =
@@ -227,78 +103,154 @@ RunEnd run_all_steps(const TrainingRun& run, Communicator& world) {
     metrics.loss = result.loss;
     metrics.grad_norm = result.gradient_norm;
     metrics.lr = result.learning_rate;
-    metrics.tokens = tokens;
-    metrics.step_time_s = seconds.extract(result.number).mapped();
-    metrics.tps = static_cast<double>(tokens) / metrics.step_time_s / world.size();
+    metrics.tokens = std::int64_t{training.global_batch_size} * training.sequence_length;
+    metrics.step_time_s = seconds;
+    const auto tokens = static_cast<double>(metrics.tokens);
+    metrics.tps = tokens / seconds / world_.size();
     const double tflops =
-        1e-12 * step_flops(run.plan.shape, static_cast<double>(tokens), result.squared_lengths) /
-        metrics.step_time_s;
-    metrics.tflops = tflops / world.size();
-    if (peak_tflops > 0) metrics.mfu = tflops / peak_tflops;
+        1e-12 * step_flops(run_.plan.shape, tokens, result.squared_lengths) / seconds;
+    metrics.tflops = tflops / world_.size();
+    if (peak_tflops_ > 0) metrics.mfu = tflops / peak_tflops_;
     metrics.bubble = bubble_of(ranks);
+    add_memory(ranks, metrics);
+    return metrics;
+  }
+
+  void add_memory(const std::vector<RankFigures>& ranks, StepMetrics& metrics) {
     std::int64_t stash = 0;
     for (const RankFigures& rank : ranks)
       metrics.peak_stash_bytes.push_back(rank.peak_bytes);
     for (const RankFigures& rank :
-         std::span(ranks).first(world.moves_device_memory() ? 1 : ranks.size()))
+         std::span(ranks).first(world_.moves_device_memory() ? 1 : ranks.size()))
       stash += rank.peak_bytes;
-    memory.stash = std::max(memory.stash, stash);
-    metrics.predicted_peak_stash_bytes = predicted;
-    metrics.validation_loss = validation_loss;
-    const PeakMemory peak = peak_memory(run.device);
+    peak_stash_ = std::max(peak_stash_, stash);
+    metrics.predicted_peak_stash_bytes = predicted_;
+    const PeakMemory peak = peak_memory(run_.device);
     metrics.memory_bytes = peak.peak;
     metrics.memory_share = static_cast<double>(peak.peak) / static_cast<double>(peak.capacity);
-    const bool logged = result.number % config.metrics.log_freq == 0 || result.number == first ||
-                        result.number == config.training.steps || stop || validation_loss;
-    try {
-      if (written && logged) written->append(metrics);
-    } catch (const UserError&) {
-      lost_row = std::current_exception();
-      written.reset();
-    }
-    run.on_step(metrics, logged);
-  };
+  }
 
-  for (std::int64_t number = first; number <= config.training.steps && !stop; ++number) {
+  const TrainingRun& run_;
+  Communicator& world_;
+  const std::int64_t first_;
+  const double peak_tflops_;
+  const std::vector<std::int64_t> predicted_;
+  RealFileSystem files_;
+  std::optional<MetricsFolder> written_;
+  std::exception_ptr lost_row_;
+  std::int64_t peak_stash_ = 0;
+};
+
+// One rank's way through the steps.
+class Loop {
+ public:
+  Loop(const TrainingRun& run, Communicator& world)
+      : run_(run),
+        config_(run.plan.config),
+        world_(world),
+        trainer_(run.plan, run.training, world, {.device = run.device}),
+        figures_(world) {
+    const bool leads = world.rank() == 0;
+    if (leads && trainer_.plans().count > 0) run.on_note(trainer_.plans().line());
+    Resumed resumed = load_checkpoint(config_, run.rollback, world, trainer_, run.on_note);
+    last_step_ = resumed.step;
+    first_ = resumed.step + 1;
+    saver_.emplace(run.plan, world, trainer_, std::move(resumed), run.on_note);
+    if (leads) reports_.emplace(run, world, saver_->run(), first_);
+  }
+
+  RunEnd run() {
+    while (last_step_ < config_.training.steps && !stop_) {
+      take_step(last_step_ + 1);
+      finish_step();
+    }
+    figures_.finish();
+    return end();
+  }
+
+ private:
+  bool validates(std::int64_t number) const {
+    return run_.held_out &&
+           (number % config_.validation.interval == 0 || number == config_.training.steps);
+  }
+
+  // A row that cannot be written ends the run as a signal does: the step is saved first.
+  bool asked_to_stop() const {
+    return (reports_ && reports_->lost_row()) || (run_.stop && run_.stop->load());
+  }
+
+  void take_step(std::int64_t number) {
     const auto started = Clock::now();
-    const std::optional<StepResult> settled = trainer.advance(number, asked);
-    seconds[number] = std::chrono::duration<double>(Clock::now() - started).count();
-    const StepResult* taken = trainer.open_step();
+    const std::optional<StepResult> settled =
+        trainer_.advance(number, [this] { return asked_to_stop(); });
+    seconds_[number] = std::chrono::duration<double>(Clock::now() - started).count();
+    const StepResult* taken = trainer_.open_step();
     const ExecutedStep& executed = taken ? taken->executed : settled->executed;
-    figures.post(figures_of(executed));
-    last = executed.timeline;
+    figures_.post(figures_of(executed));
+    timeline_ = executed.timeline;
     // The first step warms up, so its times are dropped as soon as there is a second one.
-    if (number == first + 1) timings = {};
-    timings.add(last);
-    end.last_step = number;
+    if (number == first_ + 1) timings_ = {};
+    timings_.add(timeline_);
+    last_step_ = number;
     if (settled) report(*settled);
+  }
 
-    const bool due = config.checkpoint.interval > 0 && number % config.checkpoint.interval == 0;
-    const bool is_last = number == config.training.steps;
-    if (due || stop || is_last || validates(number))
-      if (const std::optional<StepResult> open = trainer.settle()) report(*open);
-    if (not_finite > 0) {
-      figures.finish();
-      throw diverged(not_finite, "the validation loss is not finite (nan or inf)");
+  // Settles, reports and saves the last step where that is due.
+  void finish_step() {
+    const std::int64_t interval = config_.checkpoint.interval;
+    const auto saves = [&] {
+      return (interval > 0 && last_step_ % interval == 0) || stop_ ||
+             last_step_ == config_.training.steps;
+    };
+    if (saves() || validates(last_step_))
+      if (const std::optional<StepResult> open = trainer_.settle()) report(*open);
+    if (not_finite_ > 0) {
+      figures_.finish();
+      throw diverged(not_finite_, "the validation loss is not finite (nan or inf)");
     }
-    if (due || stop || is_last) saver.save(number, run.on_note);
+    if (saves()) saver_->save(last_step_, run_.on_note);
   }
-  figures.finish();
-  if (leads && run.device.is_cuda()) {
-    const std::int64_t stash = memory.stash;
-    memory = fixed_memory(run.plan, world);
-    memory.stash = stash;
-    end.gpu_memory = memory_line(memory, cuda::memory_use(run.device.index()).peak);
+
+  void report(const StepResult& result) {
+    // Whichever rank a signal reached, all stop after the same step.
+    stop_ = stop_ || result.stop;
+    std::optional<double> validation_loss;
+    if (validates(result.number)) {
+      validation_loss = trainer_.evaluate(*run_.held_out, validation_samples(run_));
+      if (!std::isfinite(*validation_loss)) not_finite_ = result.number;
+    }
+    const double seconds = seconds_.extract(result.number).mapped();
+    if (reports_) reports_->add(result, seconds, figures_.take(), validation_loss, stop_);
   }
-  end.stopped = stop && end.last_step < config.training.steps;
-  end.devices = gather_timelines(last, trainer.mesh());
-  if (end.last_step >= first) {
-    end.costs = byte_costs(run.plan);
-    timings.gather_into(*end.costs, trainer.mesh().pipeline());
+
+  RunEnd end() {
+    RunEnd end;
+    end.last_step = last_step_;
+    if (reports_ && run_.device.is_cuda()) end.gpu_memory = reports_->gpu_memory();
+    end.stopped = stop_ && last_step_ < config_.training.steps;
+    end.devices = gather_timelines(timeline_, trainer_.mesh());
+    if (last_step_ >= first_) {
+      end.costs = byte_costs(run_.plan);
+      timings_.gather_into(*end.costs, trainer_.mesh().pipeline());
+    }
+    if (reports_ && reports_->lost_row()) std::rethrow_exception(reports_->lost_row());
+    return end;
   }
-  if (lost_row) std::rethrow_exception(lost_row);
-  return end;
-}
+
+  const TrainingRun& run_;
+  const Config& config_;
+  Communicator& world_;
+  Trainer trainer_;
+  std::optional<Saver> saver_;
+  std::optional<StepReports> reports_;  // on rank 0
+  FiguresOnTheirWay figures_;
+  DeviceTimeline timeline_;  // of the last step
+  OpTimings timings_;
+  std::map<std::int64_t, double> seconds_;  // of steps that are not reported yet
+  std::int64_t first_ = 1, last_step_ = 0;
+  std::int64_t not_finite_ = 0;  // the step whose validation loss is not finite
+  bool stop_ = false;
+};
 
 // Drawn from the last checkpoint, on the device of the run: the trainers are gone and have freed
 // its memory.
@@ -322,7 +274,8 @@ void show_sample(const TrainingRun& run, Communicator& world, const RunEnd& end)
 
 RunEnd run_training(const TrainingRun& run, Communicator& world) {
   try {
-    RunEnd end = run_all_steps(run, world);
+    at::set_num_threads(run.threads_per_rank);
+    RunEnd end = Loop(run, world).run();
     show_sample(run, world, end);
     return end;
   } catch (const c10::Error& error) {
