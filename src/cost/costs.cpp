@@ -8,7 +8,7 @@
 namespace sluice {
 
 double Costs::duration(const Op& op) const {
-  const OpCosts& costs = at(op.stage, op.slice);
+  const OpCosts& costs = of(op);
   switch (op.kind) {
     case OpKind::F: return costs.f;
     case OpKind::I: return costs.i;

@@ -1,5 +1,6 @@
-// What an op costs: time, memory kept, bytes moved. One lookup by stage and slice, whatever the
-// source: unit times from the command line, or a profile file.
+// What an op costs: time, memory kept, bytes moved. One lookup by stage and slice, and where
+// microbatches are unequal by microbatch and stage, whatever the source: unit times from the
+// command line, or a profile file.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@
 
 namespace sluice {
 
-// Of one (stage, slice).
+// Of one (stage, slice), or (microbatch, stage).
 struct OpCosts {
   double f = 0, i = 0, w = 0, b = 0;  // durations
   double after_f = 0;                 // memory its stash holds from the start of F
@@ -55,6 +56,18 @@ class Costs {
   OpCosts& at(int stage, int slice) {
     return const_cast<OpCosts&>(std::as_const(*this).at(stage, slice));
   }
+  // Of microbatches that are not alike: microbatches x stages, stages fastest. at() stays what is
+  // known of a mean one. REQUIRES: one slice.
+  void set_microbatches(std::vector<OpCosts> table) { microbatches_ = std::move(table); }
+  // 0: all are alike.
+  int num_microbatches() const { return static_cast<int>(microbatches_.size()) / num_stages_; }
+  const OpCosts& of(int microbatch, int stage, int slice) const {
+    if (microbatches_.empty()) return at(stage, slice);
+    return microbatches_[static_cast<std::size_t>(microbatch) *
+                             static_cast<std::size_t>(num_stages_) +
+                         static_cast<std::size_t>(stage)];
+  }
+  const OpCosts& of(const Op& op) const { return of(op.microbatch, op.stage, op.slice); }
   double duration(const Op& op) const;
   // Bytes of a stage's gradients that its REDUCE_GRAD hands to the data-parallel link.
   double reduce_bytes(int stage) const {
@@ -85,6 +98,7 @@ class Costs {
   int num_stages_;
   int num_slices_;
   std::vector<OpCosts> table_;
+  std::vector<OpCosts> microbatches_;  // empty: all are alike
 };
 
 // Every stage takes `times` on a whole microbatch, and a slice its share of them: by `shares`, or
@@ -99,7 +113,7 @@ void check_contention(const std::vector<double>& contention, int devices, std::s
 // A costs file (docs/costs-format.md) for this schedule. Throws UserError naming the entry.
 Costs costs_from_json(std::string_view json, const Schedule& schedule);
 // The same whatever the schedule: without the links between its devices, and with a contention
-// that nobody has checked.
+// that nobody has checked. Throws UserError for a file of unequal microbatches, too.
 Costs stage_costs_from_json(std::string_view json);
 // One line on what a costs file was measured on, or that it does not say so.
 std::string measured_on_note(const std::string& file, const Costs& costs);

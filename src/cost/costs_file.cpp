@@ -1,4 +1,4 @@
-// The costs file: JSON, seconds and bytes. Read strictly, because the JSON library would silently
+// Reads the costs file: JSON, seconds and bytes. Strictly, because the JSON library would silently
 // turn -1 into a huge number and 1.9 into 1.
 #include <fmt/ranges.h>
 
@@ -71,25 +71,23 @@ struct StageEntry {
   std::vector<double> f, i, w, b, after_f, after_i, kv, kv_gradient, sent_forward, sent_backward;
 };
 
-// A list per slice, or one number for the whole microbatch, of which slices take equal shares
-// where nothing else is known.
+// A list, or one number for the whole, of which slices take equal shares where nothing else is
+// known.
 std::vector<double> shared(const Json& stage, const char* key, const std::string& where,
-                           std::size_t slices) {
+                           std::size_t slices, const char* of) {
   if (!stage.contains(key)) return std::vector<double>(slices, 0.0);
   const Json& value = stage[key];
   const std::string name = where + "." + key;
-  if (value.is_array()) return per_slice(value, name);
+  if (value.is_array()) return amounts(value, name, of);
   return std::vector<double>(slices, amount(value, name) / static_cast<double>(slices));
 }
 
-StageEntry parse_stage(const Json& stage, const std::string& where) {
-  check_keys(stage, where,
-             {"F", "I", "W", "B", "after_F", "after_I", "sent_forward", "sent_backward", "kv_bytes",
-              "kv_gradient_bytes", "reduce_bytes", "layers"});
+// The lists of `stage` have one number per `of`.
+StageEntry parse_lists(const Json& stage, const std::string& where, const char* of) {
   StageEntry entry;
   const auto required = [&](const char* key) {
     if (!stage.contains(key)) throw user_error("costs: {} has no '{}'", where, key);
-    return per_slice(stage[key], where + "." + key);
+    return amounts(stage[key], where + "." + key, of);
   };
   entry.f = required("F");
   const std::size_t slices = entry.f.size();
@@ -108,22 +106,30 @@ StageEntry parse_stage(const Json& stage, const std::string& where) {
       for (std::size_t c = 0; c < std::min(entry.i.size(), entry.w.size()); ++c)
         entry.b.push_back(entry.i[c] + entry.w[c]);
   }
-  entry.after_f = shared(stage, "after_F", where, slices);
+  entry.after_f = shared(stage, "after_F", where, slices, of);
   entry.after_i =
-      stage.contains("after_I") ? shared(stage, "after_I", where, slices) : entry.after_f;
-  entry.kv = shared(stage, "kv_bytes", where, slices);
-  entry.kv_gradient = shared(stage, "kv_gradient_bytes", where, slices);
-  entry.sent_forward = shared(stage, "sent_forward", where, slices);
-  entry.sent_backward = shared(stage, "sent_backward", where, slices);
+      stage.contains("after_I") ? shared(stage, "after_I", where, slices, of) : entry.after_f;
+  entry.kv = shared(stage, "kv_bytes", where, slices, of);
+  entry.kv_gradient = shared(stage, "kv_gradient_bytes", where, slices, of);
+  entry.sent_forward = shared(stage, "sent_forward", where, slices, of);
+  entry.sent_backward = shared(stage, "sent_backward", where, slices, of);
+  for (const auto* list : {&entry.i, &entry.w, &entry.b, &entry.after_f, &entry.after_i, &entry.kv,
+                           &entry.kv_gradient, &entry.sent_forward, &entry.sent_backward})
+    if (list->size() != slices)
+      throw user_error("costs: {} has lists of {} and {} {}s: all need one number per {}", where,
+                       slices, list->size(), of, of);
+  return entry;
+}
+
+StageEntry parse_stage(const Json& stage, const std::string& where) {
+  check_keys(stage, where,
+             {"F", "I", "W", "B", "after_F", "after_I", "sent_forward", "sent_backward", "kv_bytes",
+              "kv_gradient_bytes", "reduce_bytes", "layers"});
+  StageEntry entry = parse_lists(stage, where, "slice");
   if (stage.contains("reduce_bytes"))
     entry.reduce = amount(stage["reduce_bytes"], where + ".reduce_bytes");
   if (stage.contains("layers"))
     entry.layers = whole_number(stage["layers"], where + ".layers", "a number of layers");
-  for (const auto* list : {&entry.i, &entry.w, &entry.b, &entry.after_f, &entry.after_i, &entry.kv,
-                           &entry.kv_gradient, &entry.sent_forward, &entry.sent_backward})
-    if (list->size() != slices)
-      throw user_error("costs: {} has lists of {} and {} slices: all need one number per slice",
-                       where, slices, list->size());
   return entry;
 }
 
@@ -147,8 +153,8 @@ Json parse_file(std::string_view text) {
     throw user_error("costs: {}", error.what());
   }
   check_keys(json, "the file",
-             {"schema", "measured_on", "slice_sizes", "stages", "links", "default_link",
-              "data_link", "overlap", "contention"});
+             {"schema", "measured_on", "slice_sizes", "stages", "per_microbatch", "links",
+              "default_link", "data_link", "overlap", "contention"});
   if (!json.contains("schema") || json["schema"] != 1)
     throw user_error("costs: schema is {}: this version reads schema 1",
                      json.contains("schema") ? shown(json["schema"]) : "missing");
@@ -214,6 +220,38 @@ std::vector<StageEntry> parse_stages(const Json& json) {
   return stages;
 }
 
+// Microbatches of unequal sequences: for each an object with the lists of a stage, over all stages.
+std::vector<OpCosts> parse_microbatches(const Json& json, const Costs& costs) {
+  if (!json.is_array() || json.empty())
+    throw user_error("costs: per_microbatch is {}: needs a list with one object per microbatch",
+                     shown(json));
+  if (costs.num_slices() > 1)
+    throw user_error(
+        "costs: per_microbatch is given, and the stages have {} slices: unequal microbatches are "
+        "not sliced; leave one of them out",
+        costs.num_slices());
+  std::vector<OpCosts> table;
+  for (std::size_t m = 0; m < json.size(); ++m) {
+    const std::string where = fmt::format("per_microbatch[{}]", m);
+    check_keys(json[m], where,
+               {"F", "I", "W", "B", "after_F", "after_I", "sent_forward", "sent_backward"});
+    for (const auto& [key, value] : json[m].items())
+      if (!value.is_array())
+        throw user_error("costs: {}.{} is {}: needs a list with one number per stage", where, key,
+                         shown(value));
+    const StageEntry e = parse_lists(json[m], where, "stage");
+    if (static_cast<int>(e.f.size()) != costs.num_stages())
+      throw user_error("costs: {} has {} stages, but stages has {}: give one number for each",
+                       where, e.f.size(), costs.num_stages());
+    if (!e.split && costs.unsplit_stage < 0)
+      throw user_error("costs: {} has B alone, but stages has I and W: give I and W", where);
+    for (std::size_t s = 0; s < e.f.size(); ++s)
+      table.push_back({e.f[s], e.i[s], e.w[s], e.b[s], e.after_f[s], e.after_i[s], 0, 0,
+                       e.sent_forward[s], e.sent_backward[s]});
+  }
+  return table;
+}
+
 // What the file says of stages and of links that have no ends.
 Costs costs_of(const Json& json, const std::vector<StageEntry>& stages) {
   const std::size_t slices = stages.front().f.size();
@@ -237,6 +275,8 @@ Costs costs_of(const Json& json, const std::vector<StageEntry>& stages) {
   const auto unsplit =
       std::find_if(stages.begin(), stages.end(), [](const auto& e) { return !e.split; });
   if (unsplit != stages.end()) costs.unsplit_stage = static_cast<int>(unsplit - stages.begin());
+  if (json.contains("per_microbatch"))
+    costs.set_microbatches(parse_microbatches(json["per_microbatch"], costs));
   if (json.contains("contention") && json["contention"] != Json::array())
     costs.contention = amounts(json["contention"], "contention", "device");
   for (const auto& [key, link] :
@@ -262,6 +302,10 @@ Costs stage_costs_from_json(std::string_view text) {
     if (stages[s].f.size() != stages[0].f.size())
       throw user_error("costs: stages[0] has {} slices, but stages[{}] has {}: all need the same",
                        stages[0].f.size(), s, stages[s].f.size());
+  if (json.contains("per_microbatch"))
+    throw user_error(
+        "costs: per_microbatch is given: it prices a schedule of as many microbatches, in schedule "
+        "and simulate; leave it out here");
   return costs_of(json, stages);
 }
 
@@ -277,6 +321,9 @@ Costs costs_from_json(std::string_view text, const Schedule& schedule) {
       throw user_error("costs: stages[{}] has {} slices, but {} has {}: profile the same slices", s,
                        stages[s].f.size(), schedule.name, schedule.num_slices);
   Costs costs = costs_of(json, stages);
+  if (const int m = costs.num_microbatches(); m > 0 && m != schedule.num_microbatches)
+    throw user_error("costs: per_microbatch has {}, but {} has {}: give one object for each",
+                     counted(m, "microbatch"), schedule.name, schedule.num_microbatches);
   if (schedule.has(OpKind::I) || schedule.has(OpKind::W)) check_split(costs, schedule.name);
   if (!costs.contention.empty())
     check_contention(costs.contention, schedule.num_devices(), "costs: contention");
@@ -300,61 +347,6 @@ Costs costs_from_json(std::string_view text, const Schedule& schedule) {
     }
   }
   return costs;
-}
-
-std::string costs_to_json(const Costs& costs) {
-  constexpr std::pair<const char*, double OpCosts::*> kLists[] = {
-      {"F", &OpCosts::f},
-      {"I", &OpCosts::i},
-      {"W", &OpCosts::w},
-      {"B", &OpCosts::b},
-      {"after_F", &OpCosts::after_f},
-      {"after_I", &OpCosts::after_i},
-      {"kv_bytes", &OpCosts::kv},
-      {"kv_gradient_bytes", &OpCosts::kv_gradient},
-      {"sent_forward", &OpCosts::sent_forward},
-      {"sent_backward", &OpCosts::sent_backward}};
-  std::vector<std::string> stages, links, contention;
-  for (int stage = 0; stage < costs.num_stages(); ++stage) {
-    std::vector<std::string> lists;
-    for (const auto& [key, field] : kLists) {
-      std::vector<std::string> values;
-      for (int slice = 0; slice < costs.num_slices(); ++slice)
-        values.push_back(number(costs.at(stage, slice).*field));
-      lists.push_back(fmt::format("\"{}\": [{}]", key, join(values, ", ")));
-    }
-    if (!costs.layers.empty())
-      lists.push_back(fmt::format("\"layers\": {}", costs.layers[static_cast<std::size_t>(stage)]));
-    if (!costs.reduce.empty())
-      lists.push_back(fmt::format("\"reduce_bytes\": {}", number(costs.reduce_bytes(stage))));
-    stages.push_back(fmt::format("    {{\n      {}\n    }}", join(lists, ",\n      ")));
-  }
-  const auto fields = [](const Link& link) {
-    std::string out = fmt::format("\"latency_s\": {}", number(link.latency));
-    if (link.bytes_per_time > 0)
-      out += fmt::format(", \"bytes_per_s\": {}", number(link.bytes_per_time));
-    return out;
-  };
-  for (const double speed : costs.contention)
-    contention.push_back(number(speed));
-  for (const auto& [pair, link] : costs.links)
-    links.push_back(
-        fmt::format("    {{\"from\": {}, \"to\": {}, {}}}", pair.first, pair.second, fields(link)));
-  return fmt::format(
-      "{{\n  \"schema\": 1,\n{}{}  \"stages\": [\n{}\n  ],\n  \"links\": [{}{}{}],\n"
-      "  \"default_link\": {{{}}},\n{}{}  \"overlap\": {}\n}}\n",
-      costs.measured_on ? fmt::format("  \"measured_on\": {},\n", costs.measured_on->json("  "))
-                        : "",
-      costs.slice_sizes.empty()
-          ? ""
-          : fmt::format("  \"slice_sizes\": [{}],\n", fmt::join(costs.slice_sizes, ", ")),
-      join(stages, ",\n"), links.empty() ? "" : "\n", join(links, ",\n"),
-      links.empty() ? "" : "\n  ", fields(costs.default_link),
-      costs.reduce.empty() ? ""
-                           : fmt::format("  \"data_link\": {{{}}},\n", fields(costs.data_link)),
-      costs.contention.empty() ? ""
-                               : fmt::format("  \"contention\": [{}],\n", join(contention, ", ")),
-      number(costs.overlap));
 }
 
 }  // namespace sluice

@@ -33,7 +33,7 @@ class MemoryReplay {
   }
 
   MemoryStep apply(std::size_t device, const Op& op) {
-    const OpCosts& costs = costs_.at(op.stage, op.slice);
+    const OpCosts& costs = costs_.of(op);
     double& held = held_[device];
     MemoryStep step{held, held, held};
     if (op.kind == OpKind::F) {

@@ -190,7 +190,7 @@ class Player {
     if (route.to < 0) return;
     double start = time, occupied = 0;
     if (route.bytes_per_time > 0) {
-      const OpCosts& costs = costs_.at(op.stage, op.slice);
+      const OpCosts& costs = costs_.of(op);
       occupied = (direction(op.kind) == 0 ? costs.sent_forward : costs.sent_backward) /
                  route.bytes_per_time;
       start = std::max(time, channel_free_[route.channel]);

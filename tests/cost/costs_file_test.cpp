@@ -91,6 +91,44 @@ MeasuredOn measured_on() {
   return on;
 }
 
+TEST(CostsFile, MicrobatchesMayBeUnequal) {
+  const Schedule schedule = read_schedule("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+  const std::string stages = R"("stages":[{"F":[1],"I":[2],"W":[3]},{"F":[4],"I":[5],"W":[6]}])";
+  const std::string first = R"({"F":[7,8],"I":[9,10],"W":[11,12],"after_F":[13,14]})";
+  const auto file = [&](const std::string& microbatches) {
+    return R"({"schema":1,)" + stages + R"(,"per_microbatch":)" + microbatches + "}";
+  };
+  const Costs costs = costs_from_json(
+      file("[" + first + R"(,{"F":[1,2],"B":[3,4],"I":[1,1],"W":[2,2]}])"), schedule);
+  EXPECT_EQ(costs.num_microbatches(), 2);
+  EXPECT_EQ(costs.at(1, 0).f, 4);
+  EXPECT_EQ(costs.of(0, 1, 0).f, 8);
+  EXPECT_EQ(costs.of(0, 1, 0).b, 22);
+  EXPECT_EQ(costs.of(0, 1, 0).after_i, 14);
+  EXPECT_EQ(costs.of(1, 1, 0).b, 4);
+  EXPECT_EQ(costs.duration(schedule.programs[1][3]), 4);  // 1B1
+  EXPECT_EQ(costs_to_json(costs_from_json(costs_to_json(costs), schedule)), costs_to_json(costs));
+  for (const auto& [microbatches, what] :
+       {std::pair{"[" + first + "]", "per_microbatch has 1 microbatch, but custom has 2: give one"},
+        {std::string("[]"), "per_microbatch is []: needs a list with one object per microbatch"},
+        {std::string(R"([{"F":[1],"I":[1],"W":[1]}])"), "[0] has 1 stages, but stages has 2"},
+        {std::string(R"([{"F":[1,1],"I":[1],"W":[1,1]}])"),
+         "lists of 2 and 1 stages: all need one"},
+        {std::string(R"([{"F":[1,1],"I":[1,1],"W":[1,1],"after_F":4}])"),
+         "per_microbatch[0].after_F is 4: needs a list with one number per stage"},
+        {std::string(R"([{"F":[1,1],"B":[1,1]}])"), "[0] has B alone, but stages has I and W"},
+        {std::string(R"([{"F":[1,1],"I":[1,1],"W":[1,1],"layers":[1,1]}])"),
+         "per_microbatch[0] has an unknown key 'layers'"}})
+    EXPECT_NE(error_of(file(microbatches), schedule).find(what), std::string::npos)
+        << error_of(file(microbatches), schedule);
+  EXPECT_NE(error_of(R"({"schema":1,"stages":[{"F":[1,1],"I":[1,1],"W":[1,1]}],)"
+                     R"("per_microbatch":[{"F":[1],"I":[1],"W":[1]}]})",
+                     two_slices())
+                .find("the stages have 2 slices: unequal microbatches are not sliced"),
+            std::string::npos);
+  EXPECT_THROW(stage_costs_from_json(file("[" + first + "]")), UserError);
+}
+
 TEST(CostsFile, SaysWhatItWasMeasuredOn) {
   Costs costs(1, 1);
   EXPECT_FALSE(stage_costs_from_json(costs_to_json(costs)).measured_on);

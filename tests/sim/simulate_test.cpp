@@ -73,6 +73,50 @@ TEST(Simulate, StagesAndOpsMayTakeUnequalTimes) {
   EXPECT_EQ(sim.bubble, 0);
 }
 
+// Device 0 runs F0 until 1 and F1 until 4; device 1 F0 until 2, its B until 4, F1 until 7, its B
+// until 13. Device 0 ends with B1, from 13 to 19, and holds both stashes from 1 to 6.
+TEST(Simulate, MicrobatchesMayTakeUnequalTimesAndBytes) {
+  const Schedule schedule = read_schedule("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+  Costs costs(2, 1);
+  costs.measured = true;
+  std::vector<OpCosts> table;
+  for (const double size : {1., 3.})
+    table.insert(table.end(), 2, OpCosts{.f = size, .b = 2 * size, .after_f = 10 * size});
+  costs.set_microbatches(table);
+  const Simulation result = simulate(schedule, costs);
+  EXPECT_EQ(result.makespan, 19);
+  EXPECT_EQ(result.ideal, 12);
+  EXPECT_EQ(result.devices[0].peak_bytes, 40);
+  EXPECT_EQ(result.devices[1].peak_bytes, 30);
+}
+
+TEST(Simulate, MicrobatchesThatAreAlikeAreTheStages) {
+  for (const char* name : {"1f1b", "zb-v", "v-half", "interleaved-1f1b"}) {
+    GeneratorOptions options;
+    options.devices = 4;
+    options.microbatches = 8;
+    const Schedule schedule = generate_schedule(name, options);
+    Costs costs(schedule.num_stages(), 1);
+    costs.measured = true;
+    costs.default_link = {0.1, 100};
+    for (int stage = 0; stage < schedule.num_stages(); ++stage)
+      costs.at(stage, 0) = {1. + stage, 2, 1.5, 3, 7. + stage, 5, 0, 0, 20, 10};
+    const Simulation before = simulate(schedule, costs);
+    std::vector<OpCosts> table;
+    for (int m = 0; m < 8; ++m)
+      for (int stage = 0; stage < schedule.num_stages(); ++stage)
+        table.push_back(costs.at(stage, 0));
+    costs.set_microbatches(table);
+    // Only what is said of microbatches counts.
+    for (int stage = 0; stage < schedule.num_stages(); ++stage)
+      costs.at(stage, 0) = {};
+    const Simulation after = simulate(schedule, costs);
+    EXPECT_EQ(after.makespan, before.makespan) << name;
+    for (std::size_t d = 0; d < 4; ++d)
+      EXPECT_EQ(after.devices[d].peak_bytes, before.devices[d].peak_bytes) << name;
+  }
+}
+
 TEST(Simulate, AFullBackwardMayCostLessThanItsParts) {
   const Schedule schedule = valid_schedule("0F0,0B0\n");
   const Costs costs =
