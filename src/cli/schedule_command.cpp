@@ -2,7 +2,7 @@
 #include "sluice/base/text.h"
 #include "sluice/cli/commands.h"
 #include "sluice/cli/output.h"
-#include "sluice/cli/price.h"
+#include "sluice/plan/redeal.h"
 #include "sluice/schedule/transforms/reductions.h"
 #include "sluice/schedule/transforms/split_backward.h"
 #include "sluice/schedule/transforms/torch_lowering.h"
@@ -81,7 +81,7 @@ void run(Flags& flags, ExitCode& exit_code) {
   check_needs(flags.pricing.redeal, "--redeal", !flags.pricing.costs_file.empty(), "--costs FILE");
   flags.slices.check();
   flags.pricing.check();
-  flags.slices.balance(flags.pricing);
+  flags.slices.balance(flags.pricing, flags.slices.stated_tokens());
   flags.pricing.count_model(flags.slices.tokens);
 
   GeneratorOptions& options = flags.generator;
@@ -98,11 +98,11 @@ void run(Flags& flags, ExitCode& exit_code) {
   if (flags.backward != "split" && flags.backward != "fused" && !flags.backward.empty())
     throw user_error("--backward is '{}': needs split or fused", flags.backward);
   if (flags.reduce) schedule = add_reductions(schedule);
-  PricedSchedule priced = price({.schedule = std::move(schedule),
-                                 .pricing = flags.pricing,
-                                 .tokens = flags.slices.stated_tokens(),
-                                 .buffers = flags.buffers,
-                                 .timeline = flags.timeline || draws(format)});
+  PricedSchedule priced = price_schedule({.schedule = std::move(schedule),
+                                          .pricing = flags.pricing,
+                                          .tokens = flags.slices.stated_tokens(),
+                                          .buffers = flags.buffers,
+                                          .timeline = flags.timeline || draws(format)});
   if (generator.block) priced.block = bound_of(generator.block(options), priced.schedule);
   priced.describe_block = generator.knobs.block;
   if (flags.lowered)

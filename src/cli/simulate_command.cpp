@@ -2,7 +2,7 @@
 #include <numeric>
 
 #include "sluice/cli/commands.h"
-#include "sluice/cli/price.h"
+#include "sluice/cli/output.h"
 #include "sluice/schedule/text_format.h"
 
 namespace sluice::cli {
@@ -41,11 +41,11 @@ void run(Flags& flags, ExitCode& exit_code) {
   Schedule schedule = read_schedule_file(flags.file);
   const std::int64_t tokens = stated_tokens(schedule, flags);
   flags.pricing.count_model(tokens > 0 ? tokens : flags.tokens);
-  const PricedSchedule priced = price({.schedule = std::move(schedule),
-                                       .pricing = flags.pricing,
-                                       .tokens = tokens,
-                                       .buffers = flags.buffers,
-                                       .timeline = flags.timeline || draws(format)});
+  const PricedSchedule priced = price_schedule({.schedule = std::move(schedule),
+                                                .pricing = flags.pricing,
+                                                .tokens = tokens,
+                                                .buffers = flags.buffers,
+                                                .timeline = flags.timeline || draws(format)});
   exit_code = write_priced(priced, format, flags.timeline, flags.output);
 }
 
