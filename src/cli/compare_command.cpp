@@ -4,6 +4,7 @@
 #include "sluice/base/say.h"
 #include "sluice/cli/commands.h"
 #include "sluice/cli/output.h"
+#include "sluice/cli/report.h"
 #include "sluice/report/comparison.h"
 
 namespace sluice::cli {
@@ -62,7 +63,9 @@ void run(Flags& flags) {
   cut(flags);
   request.slicing = flags.slices;
   request.pricing = flags.pricing;
-  const Comparison comparison = compare_schedules(request);
+  Comparison comparison = compare_schedules(request);
+  for (auto& [label, reason] : comparison.left_out)
+    reason = as_flags(reason);
   if (comparison.rows.empty()) {
     // The first asks least of all.
     const auto& [label, reason] = comparison.left_out.front();

@@ -99,7 +99,15 @@ bool colour_wanted() {
 }
 
 // A grid to the terminal takes its width and, where it can, colours.
-GridOptions terminal_grid() { return {.width = terminal_width(), .colour = colour_wanted()}; }
+GridOptions grid_options(bool to_terminal) {
+  GridOptions options;
+  options.remedy = "--format html shows more";
+  if (to_terminal) {
+    options.width = terminal_width();
+    options.colour = colour_wanted();
+  }
+  return options;
+}
 
 }  // namespace
 
@@ -191,10 +199,8 @@ std::string problem_lines(const Validation& validation, std::size_t most) {
 ExitCode write_priced(const PricedSchedule& priced, Format format, bool timeline,
                       const OutputFlags& output) {
   if (priced.validation.valid() || format == Format::json)
-    output.write(
-        render_schedule(priced, format,
-                        {.timeline = timeline,
-                         .grid = output.to_standard_output() ? terminal_grid() : GridOptions{}}));
+    output.write(render_schedule(
+        priced, format, {.timeline = timeline, .grid = grid_options(output.to_standard_output())}));
   for (const std::string& note : priced.notes)
     say("sluice: {}\n", note);
   if (priced.validation.valid()) return ExitCode::ok;

@@ -2,6 +2,7 @@
 #include "sluice/base/text.h"
 #include "sluice/cli/commands.h"
 #include "sluice/cli/output.h"
+#include "sluice/cli/report.h"
 #include "sluice/plan/redeal.h"
 #include "sluice/schedule/transforms/reductions.h"
 #include "sluice/schedule/transforms/split_backward.h"
@@ -38,7 +39,7 @@ std::string list_text() {
     table.add({std::string(generator->name), std::string(generator->bubble),
                std::string(generator->memory), summary});
   }
-  return table.text() +
+  return as_flags(table.text()) +
          "\np devices, r device number, m microbatches, v stages per device, k slices, N group "
          "size;\nF, I, W, B = I + W: times of one stage's op on a whole microbatch.\n";
 }

@@ -48,7 +48,7 @@ const ModelShape& known_model(std::string_view name) {
     if (model.name == name) return model.shape;
   const std::vector<std::string> names = known_model_names();
   const std::string nearest = nearest_name(name, names);
-  throw user_error("--model is '{}'{}; needs one of {}", name,
+  throw user_error("`model` is '{}'{}; needs one of {}", name,
                    nearest.empty() ? "" : fmt::format(": did you mean '{}'?", nearest),
                    join(names, ", "));
 }

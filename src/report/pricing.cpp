@@ -25,7 +25,7 @@ std::pair<WorkTerms, std::int64_t> profiled_work(const std::string& file) {
     if (profile.slice_sizes.size() < 2)
       throw user_error(
           "costs: balanced slices need the times of at least two slices and their slice_sizes: "
-          "profile a schedule with slices, or give --model instead");
+          "profile a schedule with slices, or give `model` instead");
     return std::pair(fitted_terms(profile, profile.slice_sizes), tokens_of(profile.slice_sizes));
   });
 }
@@ -56,7 +56,7 @@ void check_measured_length(const Costs& costs, std::int64_t tokens) {
   if (const std::int64_t length = costs.measured_on->sequence_length; length != tokens)
     throw user_error(
         "measured with sequences of {} tokens (measured_on.sequence_length), and the schedule's "
-        "have {}: measure again (sluice profile) or correct --tokens",
+        "have {}: measure again (sluice profile) or correct `tokens`",
         length, tokens);
 }
 
@@ -66,7 +66,7 @@ Costs with_slices_of(const Schedule& schedule, Costs profile) {
   if (const auto measured = tokens_of(profile.slice_sizes); measured != tokens_of(sizes))
     throw user_error(
         "costs: slice_sizes sums to {}, and the schedule's slices hold {} tokens: measure again "
-        "(sluice profile) or correct --tokens",
+        "(sluice profile) or correct `tokens`",
         measured, tokens_of(sizes));
   return resliced(profile, sizes);
 }
@@ -82,11 +82,11 @@ Costs Pricing::costs(const Schedule& schedule, std::int64_t tokens) const {
     });
   if (reduce_time > 0 && !schedule.has(OpKind::ReduceGrad))
     throw user_error(
-        "--reduce-time is {}: {} has no REDUCE_GRAD; let sluice schedule --reduce add it or leave "
-        "the flag out",
+        "`reduce_time` is {}: {} has no REDUCE_GRAD; let sluice schedule --reduce add it or leave "
+        "the `field` out",
         number(reduce_time), schedule.name);
   Costs costs = unit_costs(schedule, times, comm, keep_after_i, shares(schedule));
-  if (!contention.empty()) check_contention(contention, schedule.num_devices(), "--contention");
+  if (!contention.empty()) check_contention(contention, schedule.num_devices(), "`contention`");
   costs.contention = contention;
   if (reduce_time > 0) {
     costs.reduce.assign(static_cast<std::size_t>(schedule.num_stages()), reduce_time);
@@ -109,12 +109,12 @@ void Slicing::balance(const Pricing& pricing, std::int64_t stated) {
   }
   if (pricing.costs_file.empty())
     throw user_error(
-        "--slice-sizes is 'balanced': no model says how much work a token is; give --model {}, or "
-        "--costs FILE of slices that were measured",
+        "`slice_sizes` is 'balanced': no model says how much work a token is; give `model` {}, or "
+        "`costs` FILE of slices that were measured",
         join(known_model_names(), " | "));
   const auto [work, measured] = profiled_work(pricing.costs_file);
   if (stated > 0 && tokens != measured)
-    throw user_error("--tokens is {}: {} was measured with {}; leave --tokens out", tokens,
+    throw user_error("`tokens` is {}: {} was measured with {}; leave `tokens` out", tokens,
                      pricing.costs_file, measured);
   tokens = static_cast<int>(measured);
   sizes = balanced_slice_sizes(work, slicing());

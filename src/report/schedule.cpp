@@ -46,8 +46,8 @@ PricedSchedule price_schedule(PriceRequest request) {
   const std::size_t ops = priced.schedule.num_compute_ops();
   if (request.timeline && ops > kMaxDrawnOps)
     throw user_error(
-        "{} ops are too many to draw or list: at most {}; use --format csv, --format json "
-        "without --timeline, or compare",
+        "{} ops are too many to draw or list: at most {}; use `format` csv, `format` json "
+        "without `timeline`, or compare",
         with_commas(std::to_string(ops)), with_commas(std::to_string(kMaxDrawnOps)));
   priced.seconds = !request.pricing.costs_file.empty();
   const Costs costs = request.pricing.costs(priced.schedule, request.tokens);

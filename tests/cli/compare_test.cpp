@@ -58,6 +58,14 @@ TEST(Compare, HoldsTheModelFixed) {
   EXPECT_EQ(rows.at("dualpipe")["span"], 54);
 }
 
+TEST(Compare, WhatIsLeftOutIsExplainedInFlags) {
+  const std::string command = "compare 1f1b dualpipe -d 3 -m 6";
+  const std::string reason = "--devices is 3: dualpipe needs an even number; dualpipe-v takes any";
+  EXPECT_EQ(json_of(command)["left_out"][0]["reason"], reason);
+  const std::string text = run_sluice(command).out;
+  EXPECT_NE(text.find("  dualpipe: " + reason + "\n"), std::string::npos) << text;
+}
+
 // ZB-V has no bubble in its span of 48, but a step takes 51.5: longer than Seq-ZB's 49.75.
 TEST(Compare, RanksByMakespan) {
   const Json json = json_of("compare --devices 8 --microbatches 16");

@@ -75,6 +75,27 @@ TEST_F(PlanCommands, ADryRunNeedsNeitherTorchNorData) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 1);
 }
 
+// Options of a schedule are keys here: the flags of sluice schedule are not known.
+TEST_F(PlanCommands, MistakesAreToldInKeysOfTheConfiguration) {
+  const std::string schedule = " --parallelism.pipeline_parallel_schedule=";
+  for (const char* command : {"train run.toml --dry-run", "partition run.toml"}) {
+    SCOPED_TRACE(command);
+    const Ran dualpipe = run(command + schedule + "dualpipe --parallelism.num_microbatches=2");
+    EXPECT_EQ(dualpipe.code, 2);
+    EXPECT_EQ(dualpipe.err,
+              "sluice: parallelism.num_microbatches is 2: dualpipe needs an even number of at "
+              "least 2p = 4 on 2 devices\n");
+    const Ran capped = run(command + schedule + "adaptive-v --parallelism.memory_cap=1");
+    EXPECT_EQ(capped.code, 2);
+    expect_line(capped.err, "sluice: parallelism.memory_cap is 1: adaptive-v with 2 devices");
+    const Ran knobs = run(command + schedule + "v-half --parallelism.stages_per_device=4");
+    EXPECT_EQ(knobs.code, 2);
+    EXPECT_EQ(knobs.err,
+              "sluice: parallelism.stages_per_device is 4: v-half always has 2; leave the key "
+              "out\n");
+  }
+}
+
 TEST_F(PlanCommands, APeakBoundsTheTimeOfAStep) {
   const std::string command = "train run.toml --dry-run --cluster.peak_tflops=1";
   const Ran text = run(command);

@@ -331,7 +331,7 @@ TEST(KnownModels, HaveTheParametersOfTheirNames) {
 
 TEST(KnownModels, AnUnknownNameIsToldTheNearest) {
   EXPECT_EQ(error_of([] { known_model("gpt7b"); }),
-            "--model is 'gpt7b': did you mean 'gpt-7b'?; needs one of gpt-2.7b, gpt-7b, gpt-13b, "
+            "`model` is 'gpt7b': did you mean 'gpt-7b'?; needs one of gpt-2.7b, gpt-7b, gpt-13b, "
             "gpt-30b, llama-3-8b, llama-3-70b");
 }
 

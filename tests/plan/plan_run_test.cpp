@@ -51,6 +51,19 @@ double number_at_the_end(const std::string& text) {
   return std::stod(text.substr(text.rfind(' ') + 1));
 }
 
+TEST(PlanRun, AScheduleThatCannotBeMadeIsToldInKeysOfTheConfiguration) {
+  Config config = small_config("dualpipe");
+  config.parallelism.num_microbatches = 4;
+  EXPECT_EQ(error_of(config),
+            "parallelism.num_microbatches is 4: dualpipe needs an even number of at least 2p = 8 "
+            "on 4 devices");
+  config = small_config("interleaved-1f1b");
+  config.parallelism.group_size = 3;
+  EXPECT_EQ(error_of(config),
+            "parallelism.group_size is 3: interleaved-1f1b needs p <= N <= m with m mod N zero or "
+            "at least p (p = 4, m = 16); 4 works, or leave the key out");
+}
+
 // Wherever v-half fits, adaptive-v is at least as fast; and no device ever needs more than its cap.
 TEST(PlanRun, AdaptiveVKeepsToACapInMebibytesAndIsAsFastAsVHalf) {
   int planned = 0, against_v_half = 0;

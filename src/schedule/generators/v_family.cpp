@@ -72,7 +72,7 @@ Schedule repeated_or_opened(std::string_view name, const BuildingBlock& block,
                            slice_v(order_from_block(block, units), o.slices));
   if (!validate(schedule).valid())
     throw user_error(
-        "--slices is {}: {} with {} devices and {} microbatches would deadlock; use zb-v", o.slices,
+        "`slices` is {}: {} with {} devices and {} microbatches would deadlock; use zb-v", o.slices,
         name, o.devices, o.microbatches);
   return schedule;
 }
