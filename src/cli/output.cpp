@@ -1,20 +1,16 @@
 #include "sluice/cli/output.h"
 
-#include <fcntl.h>
 #include <sys/ioctl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
-#include <cerrno>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 
 #include "sluice/base/error.h"
 #include "sluice/base/say.h"
 #include "sluice/base/text.h"
+#include "sluice/data/output_file.h"
 
 namespace sluice::cli {
 namespace {
@@ -61,23 +57,6 @@ void check_ending(const std::string& file, Format format) {
     if (ending == known && ending != fits)
       throw user_error("--out is '{}', and the format is {}: name it .{}, or change --format", file,
                        format_name_of(format), fits);
-}
-
-UserError write_error(const std::string& where) {
-  const int code = errno;
-  const bool temporary = code == ENOSPC || code == EDQUOT || code == EIO || code == EFBIG;
-  return UserError(fmt::format("cannot write {}: {}", where, std::strerror(code)),
-                   temporary ? ExitCode::temporary : ExitCode::usage);
-}
-
-void write_all(int file, const std::string& text, const std::string& where) {
-  std::size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t wrote = ::write(file, text.data() + done, text.size() - done);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) throw write_error(where);
-    done += static_cast<std::size_t>(wrote);
-  }
 }
 
 // Columns of the terminal: what it says, else COLUMNS, else 100.
@@ -148,42 +127,10 @@ std::string OutputFlags::format_of_ending(const std::vector<std::string>& names)
 }
 
 void OutputFlags::write(const std::string& text) const {
-  if (to_standard_output()) {
-    write_all(STDOUT_FILENO, text, "standard output");
-    return;
-  }
-  struct stat target {};
-  if (::stat(out.c_str(), &target) == 0 && !S_ISREG(target.st_mode)) {
-    // A pipe or a device: written to, never replaced.
-    const int file = ::open(out.c_str(), O_WRONLY | O_CLOEXEC);
-    if (file < 0) throw write_error(fmt::format("'{}'", out));
-    try {
-      write_all(file, text, fmt::format("'{}'", out));
-    } catch (...) {
-      ::close(file);
-      throw;
-    }
-    ::close(file);
-    return;
-  }
-  // A link stays a link: what it names is replaced.
-  std::error_code unresolved;
-  const std::filesystem::path real = std::filesystem::weakly_canonical(out, unresolved);
-  const std::string path = unresolved ? out : real.string();
-  const std::string partial = fmt::format("{}.partial-{}", path, ::getpid());
-  const int file = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (file < 0) throw write_error(fmt::format("'{}'", out));
-  try {
-    write_all(file, text, fmt::format("'{}'", out));
-    if (::fsync(file) != 0 && errno != EINVAL && errno != EROFS)
-      throw write_error(fmt::format("'{}'", out));
-    if (::rename(partial.c_str(), path.c_str()) != 0) throw write_error(fmt::format("'{}'", out));
-  } catch (...) {
-    ::close(file);
-    ::unlink(partial.c_str());
-    throw;
-  }
-  ::close(file);
+  if (to_standard_output())
+    write_to_standard_output(text);
+  else
+    write_text(out, text);
 }
 
 std::string problem_lines(const Validation& validation, std::size_t most) {
