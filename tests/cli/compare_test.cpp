@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "support/run_json.h"
 #include "support/run_sluice.h"
 
 namespace sluice {
@@ -12,15 +13,10 @@ namespace {
 
 using Json = nlohmann::json;
 using test::expect_error;
+using test::json_of;
 using test::Ran;
 using test::run_sluice;
 using test::TemporaryFolder;
-
-Json json_of(const std::string& arguments) {
-  const Ran ran = run_sluice(arguments + " --format json");
-  EXPECT_EQ(ran.code, 0) << ran.err;
-  return Json::parse(ran.out);
-}
 
 std::map<std::string, Json> rows_of(const Json& comparison) {
   std::map<std::string, Json> rows;

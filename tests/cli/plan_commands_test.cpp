@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "support/run_json.h"
 #include "support/run_sluice.h"
+#include "support/small_run.h"
 
 namespace sluice {
 namespace {
@@ -15,33 +17,12 @@ using Json = nlohmann::json;
 using test::Ran;
 using test::run_sluice;
 
-constexpr const char* kConfig = R"(
-[model]
-layers = 8
-dim = 32
-heads = 2
-[data]
-path = "corpus.txt"
-[training]
-steps = 1000
-sequence_length = 32
-global_batch_size = 8
-[parallelism]
-pipeline_parallel_degree = 2
-pipeline_parallel_schedule = "zb-v"
-num_microbatches = 4
-)";
-
 class PlanCommands : public testing::Test {
  protected:
-  PlanCommands() { folder_.write("run.toml", kConfig); }
+  PlanCommands() { folder_.write("run.toml", test::small_run(1000)); }
 
   Ran run(const std::string& words) const { return run_sluice(words, folder_.path()); }
-  Json json(const std::string& words) const {
-    const Ran ran = run(words + " --format json");
-    EXPECT_EQ(ran.code, 0) << ran.err;
-    return ran.code == 0 ? Json::parse(ran.out) : Json();
-  }
+  Json json(const std::string& words) const { return test::json_of(words, folder_.path()); }
   void expect_line(const std::string& text, const std::string& begin) const {
     EXPECT_NE(("\n" + text).find("\n" + begin), std::string::npos) << text;
   }
