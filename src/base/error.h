@@ -7,6 +7,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace sluice {
@@ -33,11 +34,16 @@ class UserError : public std::runtime_error {
   ExitCode code_;
 };
 
-// throw user_error("--devices is {}: needs at least 1", p);
+// throw user_error("`devices` is {}: needs at least 1", p);
 template <typename... Args>
 UserError user_error(fmt::format_string<Args...> text, Args&&... args) {
   return UserError(fmt::format(text, std::forward<Args>(args)...));
 }
+
+// A text of the library calls an option by the name of its field, between backquotes: `devices`.
+// Who took the option from a user writes it as that user does: `spelling` gives --devices, or the
+// key of a configuration; "" leaves it as it is. `field` stands for the word itself: flag, or key.
+std::string spell_fields(std::string_view text, std::string (*spelling)(std::string_view field));
 
 // A broken promise inside Sluice. Never the user's fault.
 class InternalError : public std::logic_error {

@@ -3,7 +3,7 @@
 
 #include "sluice/base/text.h"
 #include "sluice/cli/commands.h"
-#include "sluice/cli/price.h"
+#include "sluice/cli/output.h"
 #include "sluice/schedule/text_format.h"
 
 namespace sluice::cli {
@@ -21,7 +21,7 @@ void run(const Flags& flags, ExitCode& exit_code) {
   checked.schedule = read_schedule_file(flags.file);
   checked.validation = validate(checked.schedule, {.max_buffers = flags.buffers});
   exit_code = checked.validation.valid() ? ExitCode::ok : ExitCode::invalid_schedule;
-  if (json) return flags.output.write(result_json(checked, false));
+  if (json) return flags.output.write(schedule_json(checked, false));
   if (!checked.validation.valid()) {
     flags.output.write(fmt::format("invalid: {} has {}\n{}", printable(flags.file),
                                    counted(std::ssize(checked.validation.problems), "problem"),
@@ -29,10 +29,10 @@ void run(const Flags& flags, ExitCode& exit_code) {
     return;
   }
   const auto& buffers = checked.validation.receive_buffers;
-  flags.output.write(
-      fmt::format("valid: {} ({}; {} compute ops; at most {} receive buffers on a device)\n",
-                  checked.schedule.name, caption(checked), checked.schedule.num_compute_ops(),
-                  buffers.empty() ? 0 : *std::max_element(buffers.begin(), buffers.end())));
+  flags.output.write(fmt::format(
+      "valid: {} ({}; {} compute ops; at most {} receive buffers on a device)\n",
+      checked.schedule.name, schedule_caption(checked), checked.schedule.num_compute_ops(),
+      buffers.empty() ? 0 : *std::max_element(buffers.begin(), buffers.end())));
 }
 
 }  // namespace

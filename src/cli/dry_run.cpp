@@ -10,6 +10,7 @@
 
 #include "sluice/base/error.h"
 #include "sluice/base/names.h"
+#include "sluice/cli/report.h"
 #include "sluice/run/launch.h"
 #include "sluice/run/stash.h"
 #include "sluice/runtime/datasets.h"
@@ -163,6 +164,8 @@ DryRun dry_run(const PlannedRun& run, int rollback) {
   const std::vector<std::string> files = check_files(run.plan, rollback);
   dry.remarks.insert(dry.remarks.end(), files.begin(), files.end());
   add_remarks(dry);
+  for (std::string& remark : dry.remarks)
+    remark = as_flags(remark);
   return dry;
 }
 

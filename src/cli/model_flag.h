@@ -3,17 +3,9 @@
 
 #include <string>
 
-#include "sluice/cost/model_shape.h"
+#include "sluice/report/pricing.h"
 
 namespace sluice::cli {
-
-inline constexpr int kDefaultTokens = 4096;
-
-struct NamedModel {
-  std::string name;  // as given
-  ModelShape shape;
-  int tokens = kDefaultTokens;  // of its sequences, unless --tokens says otherwise
-};
 
 // A model by its name (cost/known_models.h) or, where none has that name, by a file: config.json of
 // Hugging Face, whose name ends with .json, or else the configuration of a run. Throws UserError,

@@ -10,12 +10,22 @@
 namespace sluice::cli {
 namespace {
 
+// A key of a configuration is a flag as it stands.
+std::string flag_of(std::string_view field) {
+  if (field == "field") return "flag";
+  std::string flag(field);
+  if (flag.find('.') == flag.npos) std::replace(flag.begin(), flag.end(), '_', '-');
+  return "--" + flag;
+}
+
 ExitCode fail(ExitCode code, const std::string& text) {
-  say("sluice: {}\n", text);
+  say("sluice: {}\n", as_flags(text));
   return code;
 }
 
 }  // namespace
+
+std::string as_flags(std::string_view text) { return spell_fields(text, flag_of); }
 
 ExitCode report_error(const std::exception_ptr& cause) {
   try {

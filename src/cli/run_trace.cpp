@@ -48,9 +48,17 @@ void write_trace(const std::string& path, const StepComparison& step) {
   add_run(both, "predicted", step.predicted);
   OutputFlags output;
   output.out = path;
-  output.write(path.ends_with(".svg")    ? render_svg(both)
-               : path.ends_with(".html") ? render_html(both)
-                                         : render_chrome(both));
+  try {
+    output.write(path.ends_with(".svg")    ? render_svg(both)
+                 : path.ends_with(".html") ? render_html(both)
+                                           : render_chrome(both));
+  } catch (const UserError& error) {
+    // The ending is the format here.
+    const auto spelling = [](std::string_view field) -> std::string {
+      return field == "format" ? "--trace" : "";
+    };
+    throw UserError(spell_fields(error.what(), spelling), error.code());
+  }
 }
 
 }  // namespace sluice::cli

@@ -2,7 +2,8 @@
 #include "sluice/base/text.h"
 #include "sluice/cli/commands.h"
 #include "sluice/cli/output.h"
-#include "sluice/cli/price.h"
+#include "sluice/cli/report.h"
+#include "sluice/plan/redeal.h"
 #include "sluice/schedule/transforms/reductions.h"
 #include "sluice/schedule/transforms/split_backward.h"
 #include "sluice/schedule/transforms/torch_lowering.h"
@@ -38,7 +39,7 @@ std::string list_text() {
     table.add({std::string(generator->name), std::string(generator->bubble),
                std::string(generator->memory), summary});
   }
-  return table.text() +
+  return as_flags(table.text()) +
          "\np devices, r device number, m microbatches, v stages per device, k slices, N group "
          "size;\nF, I, W, B = I + W: times of one stage's op on a whole microbatch.\n";
 }
@@ -82,7 +83,7 @@ void run(Flags& flags, ExitCode& exit_code) {
   flags.slices.take_tokens(flags.pricing);
   flags.slices.check();
   flags.pricing.check();
-  flags.slices.balance(flags.pricing);
+  flags.slices.balance(flags.pricing, flags.slices.stated_tokens());
   flags.pricing.count_model(flags.slices.tokens);
 
   GeneratorOptions& options = flags.generator;
@@ -99,11 +100,11 @@ void run(Flags& flags, ExitCode& exit_code) {
   if (flags.backward != "split" && flags.backward != "fused" && !flags.backward.empty())
     throw user_error("--backward is '{}': needs split or fused", flags.backward);
   if (flags.reduce) schedule = add_reductions(schedule);
-  PricedSchedule priced = price({.schedule = std::move(schedule),
-                                 .pricing = flags.pricing,
-                                 .tokens = flags.slices.stated_tokens(),
-                                 .buffers = flags.buffers,
-                                 .timeline = flags.timeline || draws(format)});
+  PricedSchedule priced = price_schedule({.schedule = std::move(schedule),
+                                          .pricing = flags.pricing,
+                                          .tokens = flags.slices.stated_tokens(),
+                                          .buffers = flags.buffers,
+                                          .timeline = flags.timeline || draws(format)});
   if (generator.block) priced.block = bound_of(generator.block(options), priced.schedule);
   priced.describe_block = generator.knobs.block;
   if (flags.lowered)

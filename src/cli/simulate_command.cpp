@@ -2,7 +2,7 @@
 #include <numeric>
 
 #include "sluice/cli/commands.h"
-#include "sluice/cli/price.h"
+#include "sluice/cli/output.h"
 #include "sluice/schedule/text_format.h"
 
 namespace sluice::cli {
@@ -40,11 +40,11 @@ void run(Flags& flags, ExitCode& exit_code) {
   const std::int64_t tokens = stated_tokens(schedule, flags);
   if (const auto& model = flags.pricing.model)
     flags.pricing.count_model(tokens > 0 ? tokens : model->tokens);
-  const PricedSchedule priced = price({.schedule = std::move(schedule),
-                                       .pricing = flags.pricing,
-                                       .tokens = tokens,
-                                       .buffers = flags.buffers,
-                                       .timeline = flags.timeline || draws(format)});
+  const PricedSchedule priced = price_schedule({.schedule = std::move(schedule),
+                                                .pricing = flags.pricing,
+                                                .tokens = tokens,
+                                                .buffers = flags.buffers,
+                                                .timeline = flags.timeline || draws(format)});
   exit_code = write_priced(priced, format, flags.timeline, flags.output);
 }
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "sluice/cost/slices.h"
-#include "sluice/schedule/generators/generator.h"
 
 namespace sluice {
 
@@ -45,6 +44,21 @@ std::vector<int> slice_sizes_of(const Config& config) {
   const auto sizes =
       even_slice_sizes(config.training.sequence_length, slices_of(config.parallelism));
   return {sizes.begin(), sizes.end()};
+}
+
+GeneratorOptions generator_options(const ParallelismConfig& parallelism) {
+  GeneratorOptions options;
+  options.devices = parallelism.pipeline_parallel_degree;
+  options.microbatches = parallelism.num_microbatches;
+  options.stages_per_device = parallelism.stages_per_device;
+  options.group_size = parallelism.group_size;
+  options.slices = slices_of(parallelism);
+  if (options.slices > 1) {
+    const std::vector<int>& sizes = parallelism.slice_sizes.list;
+    options.slice_sizes.assign(sizes.begin(), sizes.end());
+  }
+  if (parallelism.memory_cap > 0) options.memory_cap = parallelism.memory_cap;
+  return options;
 }
 
 ModelConfig resolve_model(const ModelConfig& model, int sequence_length) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "sluice/config/config.h"
+#include "sluice/schedule/generators/generator.h"
 
 namespace sluice {
 
@@ -20,5 +21,7 @@ std::vector<double> memory_caps_of(const ParallelismConfig& parallelism);
 int slices_of(const ParallelismConfig& parallelism);
 // The given sizes, or else even ones.
 std::vector<int> slice_sizes_of(const Config& config);
+// What the configuration asks of its schedule's generator. REQUIRES, to generate: a resolved one.
+GeneratorOptions generator_options(const ParallelismConfig& parallelism);
 
 }  // namespace sluice

@@ -10,6 +10,7 @@
 #include "sluice/base/names.h"
 #include "sluice/base/text.h"
 #include "sluice/config/config.h"
+#include "sluice/config/fields.h"
 #include "sluice/config/resolve.h"
 #include "sluice/schedule/generators/generator.h"
 
@@ -243,33 +244,20 @@ void check_slices(const Config& config, Problems& problems) {
 void check_knobs(const Generator& generator, const ParallelismConfig& parallelism,
                  Problems& problems) {
   const Knobs& knobs = generator.knobs;
-  if (knobs.block)
+  if (knobs.block) {
     problems.add(
         "parallelism.pipeline_parallel_schedule is {}: a block of your own is written to CSV by "
         "sluice schedule; give that as parallelism.pipeline_parallel_schedule_csv",
         generator.name);
+    return;
+  }
   if (knobs.memory_cap && parallelism.memory_cap == 0 && memory_caps_of(parallelism).empty())
     problems.add(
         "{} needs a cap: set parallelism.device_memory_mib, or parallelism.memory_cap in "
         "stage-activations per device",
         generator.name);
-  if (!knobs.memory_cap && parallelism.memory_cap != 0)
-    problems.add("parallelism.memory_cap is {}: {} takes no cap; zb and adaptive-v do",
-                 number(parallelism.memory_cap), generator.name);
-  if (!knobs.slices && slices_of(parallelism) != 1)
-    problems.add(
-        "parallelism.slices is {}: {} does not cut sequences; seq1f1b, zb-v and v-half are among "
-        "those that do",
-        slices_of(parallelism), generator.name);
-  if (!knobs.group_size && parallelism.group_size != 0)
-    problems.add(
-        "parallelism.group_size is {}: {} has no groups of microbatches; interleaved-1f1b, "
-        "interleaved-zb and gis do",
-        parallelism.group_size, generator.name);
-  const int stages = parallelism.stages_per_device;
-  if (!knobs.stages_per_device && stages != 0 && stages != knobs.default_stages_per_device)
-    problems.add("parallelism.stages_per_device is {}: {} always has {}; leave the key out", stages,
-                 generator.name, knobs.default_stages_per_device);
+  for (const std::string& problem : knob_problems(generator, generator_options(parallelism)))
+    problems.add("{}", as_keys(problem));
 }
 
 // What can be said of a list of layers before the number of stages is known.

@@ -1,18 +1,21 @@
-// A file that appears whole or not at all: written beside its final name, flushed to the disk,
-// then renamed. Dropped without commit(), it leaves nothing behind.
+// Files that are written. An OutputFile appears whole or not at all: it is written beside its final
+// name, flushed to the disk, then renamed. Dropped without commit(), it leaves nothing behind.
+// (Checkpoints have an AtomicFile, whose every call a test can fail.)
 #pragma once
 
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace sluice {
 
+// Every call throws UserError: 75 when the disk is full, fails or a limit is reached, else 2.
 class OutputFile {
  public:
-  // Throws UserError: 75 when the disk is full or fails (as do the other calls), else 2.
-  explicit OutputFile(std::string path);
+  // `called`: its name in errors; "": the path.
+  explicit OutputFile(std::string path, std::string called = "");
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
@@ -25,15 +28,21 @@ class OutputFile {
   void write_buffer();
 
   std::string path_;
+  std::string called_;
   std::string partial_;
   int descriptor_ = -1;
   std::vector<std::byte> buffer_;
 };
 
-// Removes a file; one that is not there is fine. Throws UserError (2).
+// A text as a file, atomically. A link stays a link: what it names is replaced. A pipe or a device
+// is written to as it is.
+void write_text(const std::string& path, std::string_view text);
+void write_to_standard_output(std::string_view text);
+
+// Removes a file; one that is not there is fine.
 void remove_file(const std::string& path);
 
-// Makes renames in the folder of `path` last. Throws UserError (75).
+// Makes renames in the folder of `path` last.
 void flush_folder_of(const std::string& path);
 
 }  // namespace sluice

@@ -91,4 +91,15 @@ Costs redeal(const Costs& profile, const Schedule& schedule) {
   return costs;
 }
 
+Schedule generate_with_profile(const Generator& generator, GeneratorOptions options,
+                               const Costs& profile) {
+  Schedule schedule = generate_schedule(generator, options);
+  if (!generator.knobs.times) return schedule;
+  // The first search was for the placement.
+  const SearchTimes times = search_times(redeal(profile, schedule));
+  options.stage_times = times.stages;
+  options.comm = times.comm;
+  return generate_schedule(generator, options);
+}
+
 }  // namespace sluice

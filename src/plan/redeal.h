@@ -2,6 +2,7 @@
 #pragma once
 
 #include "sluice/cost/costs.h"
+#include "sluice/schedule/generators/generator.h"
 
 namespace sluice {
 
@@ -15,5 +16,10 @@ namespace sluice {
 // slices, with contention of other devices, or with too few layers; or one that knows only B, for a
 // schedule that runs I and W apart.
 Costs redeal(const Costs& profile, const Schedule& schedule);
+
+// What the generator makes; one that searches does so with the times of the profile, whose layers
+// are dealt to its stages.
+Schedule generate_with_profile(const Generator& generator, GeneratorOptions options,
+                               const Costs& profile);
 
 }  // namespace sluice

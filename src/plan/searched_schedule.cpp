@@ -8,6 +8,8 @@
 
 #include "sluice/base/error.h"
 #include "sluice/base/text.h"
+#include "sluice/config/fields.h"
+#include "sluice/config/resolve.h"
 #include "sluice/plan/run_memory.h"
 #include "sluice/run/op_costs.h"
 #include "sluice/schedule/generators/generator.h"
@@ -21,21 +23,6 @@ namespace sluice {
 namespace {
 
 constexpr double kMebibyte = 1 << 20;
-
-GeneratorOptions generator_options(const ParallelismConfig& parallelism) {
-  GeneratorOptions options;
-  options.devices = parallelism.pipeline_parallel_degree;
-  options.microbatches = parallelism.num_microbatches;
-  options.stages_per_device = parallelism.stages_per_device;
-  options.group_size = parallelism.group_size;
-  options.slices = parallelism.slices;
-  if (parallelism.slices > 1) {
-    const std::vector<int>& sizes = parallelism.slice_sizes.list;
-    options.slice_sizes.assign(sizes.begin(), sizes.end());
-  }
-  if (parallelism.memory_cap > 0) options.memory_cap = parallelism.memory_cap;
-  return options;
-}
 
 // With the configuration's backwards, and with what running it takes.
 Schedule lowered(const Config& config, Schedule schedule) {
@@ -232,7 +219,11 @@ Schedule first_schedule(const Config& config) {
   if (generator.knobs.memory_cap && has_caps(config))
     options.memory_cap =
         static_cast<double>(options.microbatches) * generator.knobs.default_stages_per_device;
-  return lowered(config, generate_schedule(generator, options));
+  try {
+    return lowered(config, generate_schedule(generator, options));
+  } catch (const UserError& error) {
+    throw UserError(as_keys(error.what()), error.code());
+  }
 }
 
 std::vector<std::int64_t> predicted_peaks(const RunPlan& plan) {

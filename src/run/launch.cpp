@@ -112,7 +112,7 @@ std::string launch_problem(const CommConfig& comm, int num_ranks) {
   if (comm.backend == Backend::threads && launch && launch->size > 1)
     return fmt::format(
         "comm.backend is threads and {} processes were started ({}): each would do the whole work; "
-        "use --comm.backend=auto, or start one process",
+        "use `comm.backend`=auto, or start one process",
         launch->size, launch->source);
   if (comm.backend != Backend::threads && !launch)
     return fmt::format(

@@ -9,13 +9,13 @@ namespace {
 
 std::shared_ptr<const TokenSource> open_source(const DataConfig& data) {
   if (data.path.empty())
-    throw user_error("data.path is missing: name a text file, --data.path=FILE");
+    throw user_error("data.path is missing: name a text file, `data.path`=FILE");
   const DataFormat format = data.format;
   std::error_code ignored;
   if (format != DataFormat::megatron && !std::filesystem::exists(data.path, ignored) &&
       !std::filesystem::exists(indexed_prefix(data.path) + ".idx", ignored))
     throw user_error(
-        "data.path is '{}': no such file or folder; name one with --data.path=FILE, or write a "
+        "data.path is '{}': no such file or folder; name one with `data.path`=FILE, or write a "
         "sample text there with tools/corpus '{}'",
         data.path, data.path);
   const auto tokenizer = data.tokenizer.empty() ? nullptr : open_tokenizer(data.tokenizer);

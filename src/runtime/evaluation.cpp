@@ -44,7 +44,7 @@ void add_losses(const at::Tensor& logits, std::span<const std::int32_t> targets,
 std::int64_t length_of(const EvaluationOptions& options, const Config& config) {
   const std::int64_t most = config.model.positions;
   if (options.sequence_length > most)
-    throw user_error("--sequence-length is {}: the model takes at most {} tokens (model.positions)",
+    throw user_error("`sequence_length` is {}: the model takes at most {} tokens (model.positions)",
                      options.sequence_length, most);
   return options.sequence_length ? options.sequence_length
                                  : std::int64_t{config.training.sequence_length};

@@ -106,7 +106,7 @@ std::int64_t TextGenerator::continue_text(const std::string& prompt, const Sampl
   if (!words && config().model.vocab_size > kByteVocabulary)
     throw user_error(
         "model.vocab_size is {}, and {} has no tokenizer.json: without one, a text prompt needs a "
-        "model of bytes ({} tokens); put the model's tokenizer.json there, or use --prompt-ids",
+        "model of bytes ({} tokens); put the model's tokenizer.json there, or use `prompt_ids`",
         config().model.vocab_size, model_.folder, kByteVocabulary);
   const std::vector<std::int32_t> tokens = words ? words->encode(prompt) : encode_bytes(prompt);
   check_prompt(tokens);

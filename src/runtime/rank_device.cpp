@@ -17,7 +17,7 @@ void require_gpu(const std::string& asked, const std::string& instead) {
 RankDevices::RankDevices(const ClusterConfig& config, int gpu)
     : on_gpu_(config.device == DeviceKind::cuda), gpu_(gpu) {
   if (!on_gpu_) return;
-  require_gpu("cluster.device", "--cluster.device=cpu");
+  require_gpu("cluster.device", "`cluster.device`=cpu");
   if (config.partitions > 0)
     partitions_ =
         std::make_unique<cuda::Partitions>(gpu, config.partitions, config.sms_per_partition);

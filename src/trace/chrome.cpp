@@ -214,8 +214,8 @@ class Writer {
 std::string render_chrome(const Timeline& timeline) {
   if (num_spans(timeline) > kMaxSpans)
     throw user_error(
-        "--format is chrome: a trace of {} ops is too large to open, {} are the most; use fewer "
-        "microbatches, or --format html",
+        "`format` is chrome: a trace of {} ops is too large to open, {} are the most; use fewer "
+        "microbatches, or `format` html",
         num_spans(timeline), kMaxSpans);
   Writer writer(timeline);
   const std::vector<DeviceTracks> tracks = place_all(timeline);

@@ -307,8 +307,8 @@ std::string render_grid(const Timeline& timeline, const GridOptions& options) {
         return with_unit(static_cast<double>(band * width) / scale.columns_per_time,
                          time_unit(timeline));
       };
-      out += fmt::format("... time {} to {} left out; --format html shows more ...\n",
-                         time(bands[b - 1] + 1), time(bands[b + 1]));
+      out += fmt::format("... time {} to {} left out{}{} ...\n", time(bands[b - 1] + 1),
+                         time(bands[b + 1]), options.remedy.empty() ? "" : "; ", options.remedy);
       continue;
     }
     const Band band = {bands[b] * width, std::min(columns, (bands[b] + 1) * width)};

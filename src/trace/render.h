@@ -9,8 +9,9 @@
 namespace sluice {
 
 struct GridOptions {
-  int width = 100;      // columns before the grid wraps
-  bool colour = false;  // ANSI colours
+  int width = 100;       // columns before the grid wraps
+  bool colour = false;   // ANSI colours
+  std::string remedy{};  // said where time is left out: how to see more
 };
 
 // For a terminal: one row per device, and one under it for its gradient reductions where there are

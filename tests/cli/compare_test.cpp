@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "support/run_json.h"
 #include "support/run_sluice.h"
 
 namespace sluice {
@@ -12,15 +13,10 @@ namespace {
 
 using Json = nlohmann::json;
 using test::expect_error;
+using test::json_of;
 using test::Ran;
 using test::run_sluice;
 using test::TemporaryFolder;
-
-Json json_of(const std::string& arguments) {
-  const Ran ran = run_sluice(arguments + " --format json");
-  EXPECT_EQ(ran.code, 0) << ran.err;
-  return Json::parse(ran.out);
-}
 
 std::map<std::string, Json> rows_of(const Json& comparison) {
   std::map<std::string, Json> rows;
@@ -56,6 +52,14 @@ TEST(Compare, HoldsTheModelFixed) {
   EXPECT_EQ(rows.at("zb-v k=4")["bubble"], 0);
   EXPECT_EQ(rows.at("zb-v k=4")["relative_peak"], 0.34375);
   EXPECT_EQ(rows.at("dualpipe")["span"], 54);
+}
+
+TEST(Compare, WhatIsLeftOutIsExplainedInFlags) {
+  const std::string command = "compare 1f1b dualpipe -d 3 -m 6";
+  const std::string reason = "--devices is 3: dualpipe needs an even number; dualpipe-v takes any";
+  EXPECT_EQ(json_of(command)["left_out"][0]["reason"], reason);
+  const std::string text = run_sluice(command).out;
+  EXPECT_NE(text.find("  dualpipe: " + reason + "\n"), std::string::npos) << text;
 }
 
 // ZB-V has no bubble in its span of 48, but a step takes 51.5: longer than Seq-ZB's 49.75.

@@ -11,6 +11,7 @@
 
 #include "support/golden.h"
 #include "support/run_sluice.h"
+#include "support/small_run.h"
 
 namespace sluice {
 namespace {
@@ -18,32 +19,11 @@ namespace {
 using Json = nlohmann::json;
 using test::Ran;
 
-constexpr const char* kConfig = R"(
-[model]
-layers = 8
-dim = 32
-heads = 2
-[data]
-path = "corpus.txt"
-format = "text"
-[training]
-steps = 2
-sequence_length = 32
-global_batch_size = 8
-[parallelism]
-pipeline_parallel_degree = 2
-pipeline_parallel_schedule = "zb-v"
-num_microbatches = 4
-)";
-
 class DryRun : public testing::Test {
  protected:
   DryRun() {
-    std::string text;
-    for (int n = 0; n < 400; ++n)
-      text += fmt::format("line {} of a small text that repeats itself; ", n % 7);
-    folder_.write("corpus.txt", text);
-    folder_.write("run.toml", kConfig);
+    folder_.write("corpus.txt", test::small_corpus());
+    folder_.write("run.toml", test::small_run(2));
   }
 
   // What needs no torch is answered by the small program, which starts at once.

@@ -61,7 +61,12 @@ TEST(Mistakes, BadInputGetsOneClearLine) {
   expect_error("", 2, {"--help"});
   expect_error("schedule interleaved-1f1b --devices 4 --microbatches 10 --group-size 4", 2,
                {"--group-size is 4", "5 works"});
-  expect_error("schedule dualpipe --devices 3 --microbatches 12", 2, {"--devices is 3", "even"});
+  expect_error("schedule dualpipe --devices 3 --microbatches 12", 2,
+               {"sluice: --devices is 3: dualpipe needs an even number"});
+  expect_error("schedule v-half -d 4 -m 8 --stages-per-device 3", 2,
+               {"sluice: --stages-per-device is 3: v-half always has 2; leave the flag out\n"});
+  expect_error("schedule block -d 3 -m 8 --block " SLUICE_SOURCE_DIR "/examples/block-v-half.toml",
+               2, {"sluice: --devices is 3: ", "; use --devices 4 or another block\n"});
   expect_error("schedule zb-v --devices 4 --microbatches 8 --slices 2 --format torch-csv", 2,
                {"torch-csv", "slices"});
   expect_error("schedule dualpipe --devices 4 --microbatches 8 --format torch-csv", 2,

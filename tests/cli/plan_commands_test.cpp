@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "support/run_json.h"
 #include "support/run_sluice.h"
+#include "support/small_run.h"
 
 namespace sluice {
 namespace {
@@ -15,33 +17,12 @@ using Json = nlohmann::json;
 using test::Ran;
 using test::run_sluice;
 
-constexpr const char* kConfig = R"(
-[model]
-layers = 8
-dim = 32
-heads = 2
-[data]
-path = "corpus.txt"
-[training]
-steps = 1000
-sequence_length = 32
-global_batch_size = 8
-[parallelism]
-pipeline_parallel_degree = 2
-pipeline_parallel_schedule = "zb-v"
-num_microbatches = 4
-)";
-
 class PlanCommands : public testing::Test {
  protected:
-  PlanCommands() { folder_.write("run.toml", kConfig); }
+  PlanCommands() { folder_.write("run.toml", test::small_run(1000)); }
 
   Ran run(const std::string& words) const { return run_sluice(words, folder_.path()); }
-  Json json(const std::string& words) const {
-    const Ran ran = run(words + " --format json");
-    EXPECT_EQ(ran.code, 0) << ran.err;
-    return ran.code == 0 ? Json::parse(ran.out) : Json();
-  }
+  Json json(const std::string& words) const { return test::json_of(words, folder_.path()); }
   void expect_line(const std::string& text, const std::string& begin) const {
     EXPECT_NE(("\n" + text).find("\n" + begin), std::string::npos) << text;
   }
@@ -73,6 +54,27 @@ TEST_F(PlanCommands, ADryRunNeedsNeitherTorchNorData) {
             Json({"data.path is not set: the data was not checked"}));
   // Nothing is written.
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 1);
+}
+
+// Options of a schedule are keys here: the flags of sluice schedule are not known.
+TEST_F(PlanCommands, MistakesAreToldInKeysOfTheConfiguration) {
+  const std::string schedule = " --parallelism.pipeline_parallel_schedule=";
+  for (const char* command : {"train run.toml --dry-run", "partition run.toml"}) {
+    SCOPED_TRACE(command);
+    const Ran dualpipe = run(command + schedule + "dualpipe --parallelism.num_microbatches=2");
+    EXPECT_EQ(dualpipe.code, 2);
+    EXPECT_EQ(dualpipe.err,
+              "sluice: parallelism.num_microbatches is 2: dualpipe needs an even number of at "
+              "least 2p = 4 on 2 devices\n");
+    const Ran capped = run(command + schedule + "adaptive-v --parallelism.memory_cap=1");
+    EXPECT_EQ(capped.code, 2);
+    expect_line(capped.err, "sluice: parallelism.memory_cap is 1: adaptive-v with 2 devices");
+    const Ran knobs = run(command + schedule + "v-half --parallelism.stages_per_device=4");
+    EXPECT_EQ(knobs.code, 2);
+    EXPECT_EQ(knobs.err,
+              "sluice: parallelism.stages_per_device is 4: v-half always has 2; leave the key "
+              "out\n");
+  }
 }
 
 TEST_F(PlanCommands, APeakBoundsTheTimeOfAStep) {

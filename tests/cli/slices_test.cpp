@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "support/run_json.h"
 #include "support/run_sluice.h"
 
 namespace sluice {
@@ -11,15 +12,10 @@ namespace {
 
 using Json = nlohmann::json;
 using test::expect_error;
+using test::json_of;
 using test::Ran;
 using test::run_sluice;
 using test::TemporaryFolder;
-
-Json json_of(const std::string& arguments) {
-  const Ran ran = run_sluice(arguments + " --format json");
-  EXPECT_EQ(ran.code, 0) << ran.err;
-  return Json::parse(ran.out);
-}
 
 double over_ideal(const Json& result) {
   return result["makespan"].get<double>() / result["ideal"].get<double>();

@@ -10,6 +10,7 @@
 #include "sluice/base/text.h"
 #include "support/golden.h"
 #include "support/run_sluice.h"
+#include "support/small_run.h"
 
 namespace sluice {
 namespace {
@@ -70,10 +71,7 @@ std::size_t count(std::string_view text, std::string_view word) {
 class TrainOverMpi : public testing::Test {
  protected:
   TrainOverMpi() {
-    std::string text;
-    for (int n = 0; n < 400; ++n)
-      text += fmt::format("line {} of a small text that repeats itself; ", n % 7);
-    folder_.write("corpus.txt", text);
+    folder_.write("corpus.txt", test::small_corpus());
     folder_.write("run.toml", kConfig);
     // Leaves its process id, and does what a test wants of one rank only.
     folder_.write("rank", fmt::format("echo $$ >pid.$OMPI_COMM_WORLD_RANK\n"

@@ -14,6 +14,7 @@
 #include "sluice/base/text.h"
 #include "support/golden.h"
 #include "support/run_sluice.h"
+#include "support/small_run.h"
 
 namespace sluice {
 namespace {
@@ -55,10 +56,7 @@ folder = "out/metrics"
 class TrainOutput : public testing::Test {
  protected:
   TrainOutput() {
-    std::string text;
-    for (int n = 0; n < 400; ++n)
-      text += fmt::format("line {} of a small text that repeats itself; ", n % 7);
-    folder_.write("corpus.txt", text);
+    folder_.write("corpus.txt", test::small_corpus());
     folder_.write("run.toml", kConfig);
   }
 

@@ -115,7 +115,7 @@ TEST(DataCommand, AFailedRunLeavesTheOldPairAndNothingElse) {
   const Ran full = run_shell(std::string("trap '' XFSZ; ulimit -f 1024; '") + SLUICE_BINARY +
                                  "' data large.txt --out t --force",
                              folder.path());
-  EXPECT_EQ(full.code, 2);
+  EXPECT_EQ(full.code, 75);
   EXPECT_EQ(full.err, "sluice: cannot write 't.bin': File too large\n");
   EXPECT_EQ(read_text(folder.path() + "/t.idx"), before);
   EXPECT_EQ(num_files(folder), 5u);

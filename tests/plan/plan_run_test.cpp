@@ -10,21 +10,19 @@
 #include "sluice/plan/run_memory.h"
 #include "sluice/run/op_costs.h"
 #include "sluice/sim/simulate.h"
+#include "support/plans.h"
 
 namespace sluice {
 namespace {
 
-Config small_config(const std::string& schedule) {
-  Config config;
-  config.model.layers = 16;
-  config.model.dim = 64;
-  config.model.heads = 4;
-  config.training.sequence_length = 64;
-  config.training.global_batch_size = 16;
-  config.parallelism.pipeline_parallel_degree = 4;
-  config.parallelism.pipeline_parallel_schedule = schedule;
-  config.comm.backend = Backend::threads;
-  return config;
+Config on_four_devices(const std::string& schedule) {
+  return test::small_config({.schedule = schedule,
+                             .layers = 16,
+                             .dim = 64,
+                             .heads = 4,
+                             .sequence_length = 64,
+                             .global_batch_size = 16,
+                             .devices = 4});
 }
 
 double largest_mib(const RunPlan& plan) {
@@ -51,13 +49,26 @@ double number_at_the_end(const std::string& text) {
   return std::stod(text.substr(text.rfind(' ') + 1));
 }
 
+TEST(PlanRun, AScheduleThatCannotBeMadeIsToldInKeysOfTheConfiguration) {
+  Config config = on_four_devices("dualpipe");
+  config.parallelism.num_microbatches = 4;
+  EXPECT_EQ(error_of(config),
+            "parallelism.num_microbatches is 4: dualpipe needs an even number of at least 2p = 8 "
+            "on 4 devices");
+  config = on_four_devices("interleaved-1f1b");
+  config.parallelism.group_size = 3;
+  EXPECT_EQ(error_of(config),
+            "parallelism.group_size is 3: interleaved-1f1b needs p <= N <= m with m mod N zero or "
+            "at least p (p = 4, m = 16); 4 works, or leave the key out");
+}
+
 // Wherever v-half fits, adaptive-v is at least as fast; and no device ever needs more than its cap.
 TEST(PlanRun, AdaptiveVKeepsToACapInMebibytesAndIsAsFastAsVHalf) {
   int planned = 0, against_v_half = 0;
   for (const RecomputeLevel level : {RecomputeLevel::none, RecomputeLevel::full})
     for (const int microbatches : {8, 16})
       for (const LayerRule rule : {LayerRule::even, LayerRule::automatic}) {
-        Config half = small_config("v-half");
+        Config half = on_four_devices("v-half");
         half.recompute.level = level;
         half.parallelism.num_microbatches = microbatches;
         half.parallelism.layers_per_stage.rule = rule;
@@ -93,7 +104,7 @@ TEST(PlanRun, AdaptiveVKeepsToACapInMebibytesAndIsAsFastAsVHalf) {
 }
 
 TEST(PlanRun, ZbKeepsToACapInMebibytes) {
-  Config config = small_config("zb");
+  Config config = on_four_devices("zb");
   config.parallelism.device_memory_mib = {1e6};
   const double most = largest_mib(plan_run(config).plan);
   config.parallelism.device_memory_mib = {0.001};
@@ -106,7 +117,7 @@ TEST(PlanRun, ZbKeepsToACapInMebibytes) {
 }
 
 TEST(PlanRun, EachDeviceMayHaveACapOfItsOwn) {
-  Config config = small_config("adaptive-v");
+  Config config = on_four_devices("adaptive-v");
   config.parallelism.device_memory_mib = {1e6};
   const std::vector<RankMemory> loose = memory_by_rank(plan_run(config).plan);
   std::vector<double> caps;
@@ -133,7 +144,7 @@ TEST(PlanRun, EachDeviceMayHaveACapOfItsOwn) {
 }
 
 TEST(PlanRun, BalancedSlicesAreOfEqualWorkAndOneSetForAllSchedules) {
-  Config config = small_config("seq1f1b");
+  Config config = on_four_devices("seq1f1b");
   config.model.layers = 16;
   config.training.sequence_length = 1024;
   config.parallelism.slices = 4;
@@ -163,7 +174,7 @@ TEST(PlanRun, BalancedSlicesAreOfEqualWorkAndOneSetForAllSchedules) {
 
 // A step at the peak: FLOPs over FLOP/s and the bubble's share.
 TEST(PlanRun, ThePeakAloneBoundsTheTimeOfAStep) {
-  Config config = small_config("1f1b");
+  Config config = on_four_devices("1f1b");
   EXPECT_FALSE(predict(plan_run(config)).step_s);
   config.cluster.peak_tflops = 0.001;
   const Prediction prediction = predict(plan_run(config));

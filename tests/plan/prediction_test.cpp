@@ -4,24 +4,14 @@
 #include <gtest/gtest.h>
 
 #include "sluice/cost/flops.h"
+#include "support/plans.h"
 #include "support/run_sluice.h"
 
 namespace sluice {
 namespace {
 
 // Two devices with four of eight layers each, four microbatches of two sequences of 32 tokens.
-Config small_config() {
-  Config config;
-  config.model.dim = 32;
-  config.model.heads = 2;
-  config.training.steps = 1000;
-  config.training.sequence_length = 32;
-  config.training.global_batch_size = 8;
-  config.parallelism.pipeline_parallel_degree = 2;
-  config.parallelism.num_microbatches = 4;
-  config.comm.backend = Backend::threads;
-  return config;
-}
+Config small_config() { return test::small_config({.microbatches = 4}); }
 
 TEST(Prediction, CountsWhatIsWaitedForWhereNoTimeIsKnown) {
   const Prediction prediction = predict(plan_run(small_config()));

@@ -101,7 +101,7 @@ TEST_F(SetAside, RollingBackPassesOverSoManyWholeOnes) {
   EXPECT_EQ(find_latest(folder_, {.rollback = 2})->step, 10);
   EXPECT_EQ(code_of([&] { find_latest(folder_, {.rollback = 3}); }), ExitCode::usage);
   EXPECT_EQ(text_,
-            fmt::format("--rollback is 3: {} has 3 whole checkpoints; go back 2 at most", folder_));
+            fmt::format("`rollback` is 3: {} has 3 whole checkpoints; go back 2 at most", folder_));
   EXPECT_EQ(code_of([&] { find_latest(scratch_.path() + "/none", {.rollback = 1}); }),
             ExitCode::usage);
   // A damaged one does not count.

@@ -123,7 +123,7 @@ TEST(UserBlock, EveryMistakeIsNamedInOneLine) {
       {broken("I = [4]", "I = 4"), "device 0: I needs a list of 1 start slot,"},
       {broken(", W = [5]", ""), "device 1: its keys differ from device 0's"},
       {broken("W = [5]", "w = [5]"), "device 0: unknown key 'w': did you mean 'W'?"},
-      {broken("{F = [0], I = [4], W = [5]}, ", ""), "--devices is 2: "},
+      {broken("{F = [0], I = [4], W = [5]}, ", ""), "`devices` is 2: "},
       {broken("[{", "[1, {"), "device needs one table per device"},
       {broken("[5]", "[5"), "not valid TOML"},
   };

@@ -225,10 +225,10 @@ std::string refusal(const GeneratorOptions& options) {
 
 TEST(ZbHeuristicTest, NamesTheLegalCaps) {
   GeneratorOptions options = line(4, 12);
-  EXPECT_EQ(refusal(options).find("--memory-cap is missing: zb takes from 1"), 0U)
+  EXPECT_EQ(refusal(options).find("`memory_cap` is missing: zb takes from 1"), 0U)
       << refusal(options);
   options.memory_cap = 0.5;
-  EXPECT_EQ(refusal(options).find("--memory-cap is 0.5: "), 0U) << refusal(options);
+  EXPECT_EQ(refusal(options).find("`memory_cap` is 0.5: "), 0U) << refusal(options);
   options.memory_cap = 1;
   EXPECT_EQ(refusal(options), "no error");
 }

@@ -1,7 +1,8 @@
-// Run plans for tests, from a shape and what is done with it.
+// Run plans for tests, from a shape and what is done with it; and configurations to plan.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -38,6 +39,33 @@ inline RunPlan plan_of_stages(const ModelShape& shape, std::vector<std::int64_t>
   plan.config.training.sequence_length = static_cast<int>(bounds.back());
   plan.config.training.global_batch_size = static_cast<int>(sequences);
   return plan;
+}
+
+// What plan_run takes; on threads.
+struct SmallConfig {
+  std::string schedule = "1f1b";
+  int layers = 8;
+  int dim = 32;
+  int heads = 2;
+  int sequence_length = 32;
+  int global_batch_size = 8;
+  int devices = 2;
+  int microbatches = 0;  // 0: one per sequence
+};
+
+inline Config small_config(const SmallConfig& small) {
+  Config config;
+  config.model.layers = small.layers;
+  config.model.dim = small.dim;
+  config.model.heads = small.heads;
+  config.training.steps = 1000;
+  config.training.sequence_length = small.sequence_length;
+  config.training.global_batch_size = small.global_batch_size;
+  config.parallelism.pipeline_parallel_degree = small.devices;
+  config.parallelism.pipeline_parallel_schedule = small.schedule;
+  config.parallelism.num_microbatches = small.microbatches;
+  config.comm.backend = Backend::threads;
+  return config;
 }
 
 }  // namespace sluice::test

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "support/run_sluice.h"
+#include "support/small_run.h"
 
 namespace sluice::test {
 
@@ -43,10 +44,7 @@ folder = "metrics"
 class TinyRun : public testing::Test {
  protected:
   TinyRun() {
-    std::string text;
-    for (int n = 0; n < 400; ++n)
-      text += fmt::format("line {} of a small text that repeats itself; ", n % 7);
-    folder_.write("corpus.txt", text);
+    folder_.write("corpus.txt", small_corpus());
     folder_.write("run.toml", kTinyConfig);
   }
 

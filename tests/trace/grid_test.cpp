@@ -65,7 +65,10 @@ TEST(Grid, TimesWithoutCommonStepAreScaled) {
 TEST(Grid, HugeSchedulesShowHeadAndTailAndSayWhatIsMissing) {
   const std::string text = render_grid(testing::one_f_one_b_sample(100, 200), {});
   EXPECT_NE(text.find("... 36 devices left out ..."), std::string::npos);
-  EXPECT_NE(text.find("left out; --format html shows more"), std::string::npos);
+  EXPECT_NE(text.find("0 left out ...\n"), std::string::npos);
+  EXPECT_NE(render_grid(testing::one_f_one_b_sample(100, 200), {.remedy = "look there"})
+                .find("0 left out; look there ...\n"),
+            std::string::npos);
   EXPECT_NE(text.find("device  0 "), std::string::npos);
   EXPECT_NE(text.find("device 99 "), std::string::npos);
   EXPECT_LT(split(text, '\n').size(), 450u);

@@ -67,7 +67,7 @@ std::string damage_of(const std::string& checkpoint, Trust trust) {
   const std::size_t whole = passed_over.size() - damage.size();
   if (options.rollback > 0)
     throw user_error(
-        "--rollback is {}: {} has {} whole checkpoint{}; {}", options.rollback, folder, whole,
+        "`rollback` is {}: {} has {} whole checkpoint{}; {}", options.rollback, folder, whole,
         whole == 1 ? "" : "s",
         whole > 1 ? fmt::format("go back {} at most", whole - 1) : "start again in another folder");
   throw UserError(fmt::format("{} holds no whole checkpoint: {}; restore one, or name another "

@@ -56,7 +56,7 @@ void refuse_other_model(const std::string& out, bool killed) {
       others.push_back(name);
   for (const std::string& name : others)
     if (const std::string path = out + "/" + name; is_there(path))
-      throw user_error("--out is '{}': {} exists, and is not overwritten; name another folder", out,
+      throw user_error("`out` is '{}': {} exists, and is not overwritten; name another folder", out,
                        path);
 }
 

@@ -32,7 +32,7 @@ std::string stored_name(const std::string& name, bool tied) {
 std::optional<FoundCheckpoint> find_checkpoint(const CheckpointConfig& config, int rollback) {
   if (rollback > 0 && (config.load != "latest" || config.folder.empty()))
     throw user_error(
-        "--rollback is {}: it goes back in checkpoint.folder and needs checkpoint.load = latest",
+        "`rollback` is {}: it goes back in checkpoint.folder and needs checkpoint.load = latest",
         rollback);
   if (config.load == "none" || (config.load == "latest" && config.folder.empty())) return {};
   if (config.load == "latest") return find_latest(config.folder, {.rollback = rollback});

@@ -37,14 +37,14 @@ Pass pass_of(vee::Letter letter) {
 void check_options(const GeneratorOptions& options) {
   if (!(options.keep_after_i >= 0 && options.keep_after_i <= 1))
     throw user_error(
-        "--keep-after-i is {}: needs the share of activation memory kept between I and W, from 0 "
+        "`keep_after_i` is {}: needs the share of activation memory kept between I and W, from 0 "
         "to 1",
         number(options.keep_after_i));
   const int p = options.devices;
   const double passes = 6.0 * p * std::max(options.microbatches * options.slices, 2 * p);
   if (passes > 2e8)
     throw user_error(
-        "--devices is {}: adaptive-v lays out at least 2p microbatches, {:.3g} ops in all; at most "
+        "`devices` is {}: adaptive-v lays out at least 2p microbatches, {:.3g} ops in all; at most "
         "2e+08 are supported; use fewer devices",
         p, passes);
 }
@@ -119,7 +119,7 @@ CapTooLow too_low(const GeneratorOptions& options) {
       cap.size() == 1
           ? fmt::format("needs {}; raise the cap", range_text(options, enough.most()))
           : fmt::format("has no order that small; {} stage-activations would do", enough.text());
-  return {fmt::format("--memory-cap is {}: adaptive-v with {} {}", cap.text(), size_text(options),
+  return {fmt::format("`memory_cap` is {}: adaptive-v with {} {}", cap.text(), size_text(options),
                       needs),
           enough};
 }
@@ -133,7 +133,7 @@ Schedule generate_adaptive_v(const GeneratorOptions& given) {
   if (!options.memory_cap) {
     GeneratorOptions none = options;
     none.memory_cap = 0;
-    throw user_error("adaptive-v needs --memory-cap X: {} for {}",
+    throw user_error("adaptive-v needs `memory_cap` X: {} for {}",
                      range_text(options, enough_for(none).most()), size_text(options));
   }
   const std::optional<vee::Order> order = find_order(options);

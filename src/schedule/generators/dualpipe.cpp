@@ -97,7 +97,7 @@ Schedule generate_v(const GeneratorOptions& o) {
   const int p = o.devices, m = o.microbatches;
   if (m < 2 * p)
     throw user_error(
-        "--microbatches is {}: dualpipe-v needs at least 2p = {} on {} devices; zb-v takes any "
+        "`microbatches` is {}: dualpipe-v needs at least 2p = {} on {} devices; zb-v takes any "
         "number",
         m, 2 * p, p);
   Schedule schedule;
@@ -117,10 +117,10 @@ Schedule generate_v(const GeneratorOptions& o) {
 Schedule generate_two_pipes(const GeneratorOptions& o) {
   const int d = o.devices, m = o.microbatches;
   if (d % 2 != 0)
-    throw user_error("--devices is {}: dualpipe needs an even number; dualpipe-v takes any", d);
+    throw user_error("`devices` is {}: dualpipe needs an even number; dualpipe-v takes any", d);
   if (m % 2 != 0 || m < 2 * d)
     throw user_error(
-        "--microbatches is {}: dualpipe needs an even number of at least 2p = {} on {} devices", m,
+        "`microbatches` is {}: dualpipe needs an even number of at least 2p = {} on {} devices", m,
         2 * d, d);
   Schedule schedule;
   schedule.name = "dualpipe";

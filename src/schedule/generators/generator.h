@@ -107,6 +107,10 @@ const std::vector<const Generator*>& all_generators();
 // By name or alias, case-insensitive. Throws UserError with the nearest name.
 const Generator& find_generator(std::string_view name);
 
+// Options that are given and not read, and those that are missing or do not fit: a text for each,
+// which calls them by their `field`.
+std::vector<std::string> knob_problems(const Generator& generator, const GeneratorOptions& options);
+
 // Checks the options against the generator's knobs and the size limit, fills in defaults and
 // generates. Throws UserError with the value, the cause and the remedy, CapTooLow for a cap.
 Schedule generate_schedule(const Generator& generator, GeneratorOptions options);

@@ -46,7 +46,7 @@ Schedule generate(const GeneratorOptions& o) {
   const int v = o.stages_per_device;
   const int g = o.group_size == 0 ? p : o.group_size;
   if (g < (p + 1) / 2 || g > p)
-    throw user_error("--group-size is {}: gis on {} devices needs {} to {}", g, p, (p + 1) / 2, p);
+    throw user_error("`group_size` is {}: gis on {} devices needs {} to {}", g, p, (p + 1) / 2, p);
   std::vector<PassList> devices;
   for (int i = 0; i < p; ++i)
     devices.push_back(gis_device(p, v, g, o.microbatches, i));

@@ -26,9 +26,9 @@ int group_size(const GeneratorOptions& o, std::string_view name) {
   if (o.group_size == 0 || o.group_size == fallback) return fallback;
   if (!legal_group(o.group_size, p, m))
     throw user_error(
-        "--group-size is {}: {} needs p <= N <= m with m mod N zero or at least p (p = {}, m = "
+        "`group_size` is {}: {} needs p <= N <= m with m mod N zero or at least p (p = {}, m = "
         "{}); "
-        "{} works, or leave the flag out",
+        "{} works, or leave the `field` out",
         o.group_size, name, p, m, fallback);
   return o.group_size;
 }

@@ -42,9 +42,10 @@ namespace {
 // A schedule with more ops than this does not fit the memory of an ordinary machine.
 constexpr double kMaxOps = 40e6;
 
-void check_range(std::string_view flag, std::int64_t value, std::int64_t least, std::int64_t most) {
+void check_range(std::string_view field, std::int64_t value, std::int64_t least,
+                 std::int64_t most) {
   if (value < least || value > most)
-    throw user_error("{} is {}: needs a whole number from {} to {}", flag, value, least, most);
+    throw user_error("{} is {}: needs a whole number from {} to {}", field, value, least, most);
 }
 
 // "a, b and c": the schedules that have the knob.
@@ -55,37 +56,6 @@ std::string names_with(bool Knobs::*knob) {
   const std::string last = names.back();
   names.pop_back();
   return fmt::format("{} and {}", join(names, ", "), last);
-}
-
-void check_knobs(const Generator& generator, const GeneratorOptions& o) {
-  const Knobs& knobs = generator.knobs;
-  if (knobs.block && o.stages_per_device != knobs.default_stages_per_device)
-    throw user_error("--stages-per-device is {}: the block file says how many; leave the flag out",
-                     o.stages_per_device);
-  if (!knobs.stages_per_device && o.stages_per_device != knobs.default_stages_per_device)
-    throw user_error("--stages-per-device is {}: {} always has {}; leave the flag out",
-                     o.stages_per_device, generator.name, knobs.default_stages_per_device);
-  if (!knobs.group_size && o.group_size != 0)
-    throw user_error("--group-size is {}: {} has no groups; {} do", o.group_size, generator.name,
-                     names_with(&Knobs::group_size));
-  if (!knobs.slices && o.slices != 1)
-    throw user_error("--slices is {}: {} does not cut sequences; {} do", o.slices, generator.name,
-                     names_with(&Knobs::slices));
-  if (!knobs.memory_cap && o.memory_cap)
-    throw user_error("--memory-cap is {}: {} takes no cap; {} do", o.memory_cap->text(),
-                     generator.name, names_with(&Knobs::memory_cap));
-  if (o.memory_cap && o.memory_cap->size() != 1 &&
-      o.memory_cap->size() != static_cast<std::size_t>(o.devices))
-    throw user_error(
-        "--memory-cap has {} numbers, but there are {} devices: give one per device, or one for "
-        "all",
-        o.memory_cap->size(), o.devices);
-  if (!knobs.block && !o.block.name.empty())
-    throw user_error("--block is '{}': {} has its own order; use the schedule named block",
-                     o.block.name, generator.name);
-  if (knobs.block && o.block.name.empty())
-    throw user_error("{} needs --block FILE (a building block in TOML; see examples/)",
-                     generator.name);
 }
 
 }  // namespace
@@ -120,15 +90,51 @@ const Generator& find_generator(std::string_view name) {
                    nearest.empty() ? "" : fmt::format(": did you mean '{}'?", nearest));
 }
 
+std::vector<std::string> knob_problems(const Generator& generator, const GeneratorOptions& o) {
+  const Knobs& knobs = generator.knobs;
+  std::vector<std::string> problems;
+  const auto add = [&]<typename... Args>(fmt::format_string<Args...> text, Args&&... args) {
+    problems.push_back(fmt::format(text, std::forward<Args>(args)...));
+  };
+  if (const int v = o.stages_per_device; v != 0 && v != knobs.default_stages_per_device) {
+    if (knobs.block)
+      add("`stages_per_device` is {}: the block file says how many; leave the `field` out", v);
+    else if (!knobs.stages_per_device)
+      add("`stages_per_device` is {}: {} always has {}; leave the `field` out", v, generator.name,
+          knobs.default_stages_per_device);
+  }
+  if (!knobs.group_size && o.group_size != 0)
+    add("`group_size` is {}: {} has no groups; {} do", o.group_size, generator.name,
+        names_with(&Knobs::group_size));
+  if (!knobs.slices && o.slices != 1)
+    add("`slices` is {}: {} does not cut sequences; {} do", o.slices, generator.name,
+        names_with(&Knobs::slices));
+  if (!knobs.memory_cap && o.memory_cap)
+    add("`memory_cap` is {}: {} takes no cap; {} do", o.memory_cap->text(), generator.name,
+        names_with(&Knobs::memory_cap));
+  else if (o.memory_cap && o.memory_cap->size() != 1 &&
+           o.memory_cap->size() != static_cast<std::size_t>(o.devices))
+    add("`memory_cap` has {} numbers, but there are {} devices: give one per device, or one for "
+        "all",
+        o.memory_cap->size(), o.devices);
+  if (!knobs.block && !o.block.name.empty())
+    add("`block` is '{}': {} has its own order; use the schedule named block", o.block.name,
+        generator.name);
+  if (knobs.block && o.block.name.empty())
+    add("{} needs `block` FILE (a building block in TOML; see examples/)", generator.name);
+  return problems;
+}
+
 Schedule generate_schedule(const Generator& generator, GeneratorOptions options) {
   if (options.stages_per_device == 0)
     options.stages_per_device = generator.knobs.default_stages_per_device;
-  check_range("--devices", options.devices, 1, 1 << 20);
-  check_range("--microbatches", options.microbatches, 1, 1 << 26);
-  check_range("--stages-per-device", options.stages_per_device, 1, 1024);
-  check_range("--slices", options.slices, 1, kMaxSlices);
-  if (options.group_size != 0) check_range("--group-size", options.group_size, 1, 1 << 26);
-  check_knobs(generator, options);
+  check_range("`devices`", options.devices, 1, 1 << 20);
+  check_range("`microbatches`", options.microbatches, 1, 1 << 26);
+  check_range("`stages_per_device`", options.stages_per_device, 1, 1024);
+  check_range("`slices`", options.slices, 1, kMaxSlices);
+  if (options.group_size != 0) check_range("`group_size`", options.group_size, 1, 1 << 26);
+  if (const auto problems = knob_problems(generator, options); !problems.empty())
+    throw UserError(problems.front());
   const auto stages = static_cast<std::size_t>(options.devices) *
                       static_cast<std::size_t>(options.stages_per_device);
   if (generator.knobs.times && !options.stage_times.empty() && options.stage_times.size() != stages)

@@ -25,7 +25,7 @@ constexpr std::int64_t kMaxStages = 10'000'000;
 
 toml::table parse(const BlockText& block) {
   if (static_cast<std::int64_t>(block.text.size()) > kMaxFileBytes)
-    throw user_error("--block is '{}': the file is larger than {} MiB; is it a building block?",
+    throw user_error("`block` is '{}': the file is larger than {} MiB; is it a building block?",
                      block.name, kMaxFileBytes >> 20);
   // toml++ limits the depth of values but not of dotted keys, and walks them recursively.
   constexpr int kMaxDots = 400;
@@ -138,7 +138,7 @@ BuildingBlock read_block(const GeneratorOptions& o) {
   if (!rows || !rows->is_homogeneous<toml::table>())
     throw user_error("{}: device needs one table per device, each after a line [[device]]", path);
   if (rows->size() != static_cast<std::size_t>(num_devices))
-    throw user_error("--devices is {}: {} has rows for {}; use --devices {} or another block",
+    throw user_error("`devices` is {}: {} has rows for {}; use `devices` {} or another block",
                      num_devices, path, rows->size(), rows->size());
 
   BuildingBlock block;
@@ -172,7 +172,7 @@ extern const Generator block;
 const Generator block = {
     .name = "block",
     .aliases = {},
-    .summary = "your own building block (--block FILE), repeated, squeezed and reordered",
+    .summary = "your own building block (`block` FILE), repeated, squeezed and reordered",
     .bubble = "depends on the block",
     .memory = "sum over a device's stages of ceil(lifespan/period), at most",
     .knobs = {.default_stages_per_device = 1, .block = true},

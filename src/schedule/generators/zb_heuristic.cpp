@@ -406,7 +406,7 @@ Schedule generate_capped(const GeneratorOptions& options) {
   const int m = options.microbatches;
   if (!options.memory_cap)
     throw user_error(
-        "--memory-cap is missing: zb takes from 1 (one microbatch at a time) to {} (no limit) "
+        "`memory_cap` is missing: zb takes from 1 (one microbatch at a time) to {} (no limit) "
         "stage-activations per device; 1f1b holds {}",
         m, std::min(m, options.devices));
   const MemoryCap& cap = *options.memory_cap;
@@ -417,13 +417,13 @@ Schedule generate_capped(const GeneratorOptions& options) {
     limits.push_back(options.keep_after_i == 1 ? std::floor(cap.of(j)) : cap.of(j));
   }
   if (!(cap.least() >= 1))
-    throw CapTooLow(fmt::format("--memory-cap is {}: an F alone holds 1 stage-activation; give {} "
+    throw CapTooLow(fmt::format("`memory_cap` is {}: an F alone holds 1 stage-activation; give {} "
                                 "cap of 1 to {} (no limit)",
                                 cap.text(), cap.size() == 1 ? "a" : "every device a", m),
                     enough);
   if (!(options.keep_after_i >= 0 && options.keep_after_i <= 1))
     throw user_error(
-        "--keep-after-i is {}: needs the share of activation memory kept between I and W, from 0 "
+        "`keep_after_i` is {}: needs the share of activation memory kept between I and W, from 0 "
         "to 1",
         number(options.keep_after_i));
   return zb_under_limit("zb", options,
@@ -463,7 +463,7 @@ const Generator zb = {.name = "zb",
                       .aliases = {},
                       .summary = "zero bubble under any memory cap, for unequal times too",
                       .bubble = "2p-1-X at unit times, p <= X < 2p; searched otherwise",
-                      .memory = "at most X (--memory-cap), never more",
+                      .memory = "at most X (`memory_cap`), never more",
                       .knobs = {.memory_cap = true, .times = true},
                       .generate = generate_capped};
 

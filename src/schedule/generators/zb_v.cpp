@@ -23,7 +23,7 @@ Schedule generate(const GeneratorOptions& o) {
   const int units = std::max(o.microbatches * o.slices, 2 * p - 1 + extra);
   if (6.0 * p * units > 1e9)
     throw user_error(
-        "--devices is {}: zb-v lays out at least 2p-1 microbatches, {:.3g} ops in all; at most "
+        "`devices` is {}: zb-v lays out at least 2p-1 microbatches, {:.3g} ops in all; at most "
         "1e+09 "
         "are supported; use fewer devices",
         p, 6.0 * p * units);

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "sluice/cli/options.h"
+#include "sluice/report/pricing.h"
 #include "sluice/sim/simulate.h"
 
-namespace sluice::cli {
+namespace sluice {
 
 struct ComparisonRequest {
   std::vector<const Generator*> generators;  // empty: all that need no building block
@@ -21,8 +21,8 @@ struct ComparisonRequest {
   int microbatches = 0;
   int stages_per_device = 2;
   double memory_cap = 0;  // device-microbatches; 0: none
-  SliceFlags slices;
-  PricingFlags pricing;          // times of a device
+  Slicing slicing;
+  Pricing pricing;               // times of a device
   std::optional<Costs> profile;  // instead of them
 };
 
@@ -46,6 +46,11 @@ struct Comparison {
   std::vector<std::pair<std::string, std::string>> left_out;  // label, reason
 };
 
-Comparison compare(const ComparisonRequest& request);
+Comparison compare_schedules(const ComparisonRequest& request);
 
-}  // namespace sluice::cli
+// REQUIRES: rows.
+std::string comparison_text(const ComparisonRequest& request, const Comparison& comparison);
+std::string comparison_json(const ComparisonRequest& request, const Comparison& comparison);
+std::string comparison_svg(const ComparisonRequest& request, const Comparison& comparison);
+
+}  // namespace sluice

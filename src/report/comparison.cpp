@@ -1,15 +1,14 @@
-#include "sluice/cli/comparison.h"
+#include "sluice/report/comparison.h"
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "sluice/base/text.h"
-#include "sluice/cli/price.h"
 #include "sluice/plan/redeal.h"
 #include "sluice/schedule/validate.h"
 
-namespace sluice::cli {
+namespace sluice {
 namespace {
 
 struct Variant {
@@ -22,7 +21,7 @@ struct Variant {
 // schedule of its own; capped ones at the cap, or at a few caps.
 std::vector<Variant> variants(const ComparisonRequest& request) {
   const int p = request.devices;
-  const int slices = request.slices.slices;
+  const int slices = request.slicing.slices;
   std::vector<Variant> out;
   for (const Generator* generator :
        request.generators.empty() ? all_generators() : request.generators) {
@@ -88,17 +87,17 @@ std::string command_of(const ComparisonRequest& request, const Variant& variant,
     out += fmt::format(" --stages-per-device {}", options.stages_per_device);
   if (variant.slices > 1) {
     out += fmt::format(" --slices {}", variant.slices);
-    if (request.slices.balanced)
+    if (request.slicing.balanced)
       out += " --slice-sizes balanced";
-    else if (!request.slices.sizes.empty())
-      out += fmt::format(" --slice-sizes {}", fmt::join(request.slices.sizes, ","));
-    if (request.slices.multiple > 0)
-      out += fmt::format(" --slice-multiple {}", request.slices.multiple);
+    else if (!request.slicing.sizes.empty())
+      out += fmt::format(" --slice-sizes {}", fmt::join(request.slicing.sizes, ","));
+    if (request.slicing.multiple > 0)
+      out += fmt::format(" --slice-multiple {}", request.slicing.multiple);
   }
   if (knobs.memory_cap) out += fmt::format(" --memory-cap {}", options.memory_cap->of(0));
-  const PricingFlags& pricing = request.pricing;
-  if (pricing.model || (variant.slices > 1 && !request.slices.sizes.empty()))
-    out += fmt::format(" --tokens {}", request.slices.tokens);
+  const Pricing& pricing = request.pricing;
+  if (pricing.model || (variant.slices > 1 && !request.slicing.sizes.empty()))
+    out += fmt::format(" --tokens {}", request.slicing.tokens);
   if (pricing.model) out += fmt::format(" --model {}", shell_word(pricing.model->name));
   if (request.profile)
     out += fmt::format(" --costs {} --redeal", shell_word(pricing.costs_file));
@@ -112,7 +111,7 @@ std::string command_of(const ComparisonRequest& request, const Variant& variant,
 }
 
 ComparedRow price_variant(const ComparisonRequest& request, const Variant& variant) {
-  const PricingFlags& pricing = request.pricing;
+  const Pricing& pricing = request.pricing;
   const auto divided = [&](double share) {
     return OpTimes{pricing.times.f / share, pricing.times.i / share, pricing.times.w / share};
   };
@@ -120,7 +119,7 @@ ComparedRow price_variant(const ComparisonRequest& request, const Variant& varia
   options.devices = request.devices;
   options.microbatches = request.microbatches;
   options.slices = variant.slices;
-  if (variant.slices > 1) options.slice_sizes = request.slices.sizes;
+  if (variant.slices > 1) options.slice_sizes = request.slicing.sizes;
   options.comm = pricing.comm;
   options.keep_after_i = pricing.keep_after_i;
   options.stages_per_device = stages_of(request, variant.generator->knobs);
@@ -164,7 +163,7 @@ const ComparedRow* reference_of(const Comparison& comparison, const ComparisonRe
 
 }  // namespace
 
-Comparison compare(const ComparisonRequest& request) {
+Comparison compare_schedules(const ComparisonRequest& request) {
   Comparison out;
   const auto leave_out = [&](const std::string& label, double peak, double cap) {
     out.left_out.emplace_back(label,
@@ -204,4 +203,4 @@ Comparison compare(const ComparisonRequest& request) {
   return out;
 }
 
-}  // namespace sluice::cli
+}  // namespace sluice

@@ -1,0 +1,129 @@
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "sluice/base/text.h"
+#include "sluice/report/comparison.h"
+#include "sluice/report/json.h"
+#include "sluice/trace/render.h"
+
+namespace sluice {
+namespace {
+
+std::string title(const ComparisonRequest& request) {
+  std::string text =
+      fmt::format("{} devices, {} microbatches, ", request.devices, request.microbatches);
+  const Pricing& pricing = request.pricing;
+  if (request.profile)
+    return text + fmt::format("times and bytes of {}", printable(pricing.costs_file));
+  if (pricing.model)
+    text +=
+        fmt::format("{} on {} tokens, ", printable(pricing.model->name), pricing.sequence_length);
+  const auto shown = [&](double time) {
+    return pricing.times_given ? number(time) : fmt::format("{:.6g}", time);
+  };
+  text += fmt::format("F,I,W = {},{},{} per device and microbatch", shown(pricing.times.f),
+                      shown(pricing.times.i), shown(pricing.times.w));
+  if (pricing.comm > 0) text += fmt::format(", messages {}", number(pricing.comm));
+  if (!pricing.contention.empty()) text += ", with contention";
+  return text;
+}
+
+// 1F1B is written like this in prose.
+std::string reference_name(const Comparison& comparison) {
+  return comparison.reference == "1f1b" ? "1F1B" : comparison.reference;
+}
+
+Json row_json(const ComparedRow& row) {
+  const Simulation& sim = row.sim;
+  Json out = {{"name", row.label},        {"stages_per_device", row.stages_per_device},
+              {"slices", row.slices},     {"command", row.command},
+              {"makespan", sim.makespan}, {"relative_makespan", row.relative_makespan},
+              {"peak", row.peak}};
+  if (sim.max_peak_bytes > 0) out["peak_bytes"] = sim.max_peak_bytes;
+  out.update({{"relative_peak", row.relative_peak},
+              {"span", sim.span},
+              {"bubble", sim.bubble},
+              {"bubble_rate", sim.bubble_rate},
+              {"bubble_fraction", sim.bubble_fraction},
+              {"frontier", row.frontier}});
+  return out;
+}
+
+}  // namespace
+
+std::string comparison_text(const ComparisonRequest& request, const Comparison& comparison) {
+  const bool bytes = comparison.rows.front().sim.max_peak_bytes > 0;
+  const std::string of = "of " + reference_name(comparison);
+  const auto columns = [&](std::vector<std::string> cells) {
+    if (!bytes) cells.erase(cells.begin() + 4);
+    return cells;
+  };
+  TextTable table(columns(
+      {"schedule", "makespan", of, "peak", "peak GiB", of, "span", "bubble", "of span", ""}));
+  for (const ComparedRow& row : comparison.rows)
+    table.add(
+        columns({row.label, fmt::format("{:.6g}", row.sim.makespan),
+                 fmt::format("{:.3f}", row.relative_makespan), fmt::format("{:.4g}", row.peak),
+                 fmt::format("{:.4g}", row.sim.max_peak_bytes / (1 << 30)),
+                 fmt::format("{:.3f}", row.relative_peak), fmt::format("{:.6g}", row.sim.span),
+                 fmt::format("{:.6g}", row.sim.bubble),
+                 fmt::format("{:.2f}%", 100 * row.sim.bubble_rate), row.frontier ? "*" : ""}));
+  std::size_t width = 0;
+  for (const ComparedRow& row : comparison.rows)
+    width = std::max(width, row.label.size());
+  std::string out = title(request) + "\n\n" + table.text() +
+                    "\nranked by makespan; * no faster schedule here needs as little memory\n"
+                    "peak in device-microbatches; span and bubble presume deferred validation, "
+                    "which lets steps overlap\n";
+  if (!request.slicing.sizes.empty())
+    out += fmt::format("slices of {}\n", slice_sizes_text(request.slicing.sizes));
+  out += "\nthe command for each row:\n";
+  for (const ComparedRow& row : comparison.rows)
+    out += fmt::format("  {:<{}}  {}\n", row.label, width, printable(row.command));
+  if (!comparison.left_out.empty()) out += "\nleft out:\n";
+  for (const auto& [label, reason] : comparison.left_out)
+    out += fmt::format("  {}: {}\n", label, printable(reason));
+  return out;
+}
+
+std::string comparison_json(const ComparisonRequest& request, const Comparison& comparison) {
+  const Pricing& pricing = request.pricing;
+  JsonObject object;
+  object.add("schema", 1);
+  object.add("devices", request.devices);
+  object.add("microbatches", request.microbatches);
+  if (request.profile) {
+    object.add("costs", pricing.costs_file);
+  } else {
+    object.add("times", Json::array({pricing.times.f, pricing.times.i, pricing.times.w}));
+    object.add("comm", pricing.comm);
+  }
+  if (pricing.model) {
+    object.add("model", pricing.model->name);
+    object.add("tokens", pricing.sequence_length);
+  }
+  if (!request.slicing.sizes.empty()) object.add("slice_sizes", request.slicing.sizes);
+  // With all digits, unlike other numbers.
+  if (!pricing.contention.empty())
+    object.begin("contention") += fmt::format("[{}]", fmt::join(pricing.contention, ","));
+  object.add("reference", comparison.reference);
+  append_rows(
+      object.begin("schedules"), comparison.rows.size(),
+      [&](std::string& out, std::size_t n) { append_json(out, row_json(comparison.rows[n])); });
+  append_rows(object.begin("left_out"), comparison.left_out.size(),
+              [&](std::string& out, std::size_t n) {
+                const auto& [label, reason] = comparison.left_out[n];
+                append_json(out, {{"name", label}, {"reason", reason}});
+              });
+  return object.take();
+}
+
+std::string comparison_svg(const ComparisonRequest& request, const Comparison& comparison) {
+  std::vector<ComparisonPoint> points;
+  for (const ComparedRow& row : comparison.rows)
+    points.push_back({row.label, row.relative_makespan, row.relative_peak});
+  return render_comparison_svg(title(request), comparison.reference, points);
+}
+
+}  // namespace sluice

@@ -1,0 +1,124 @@
+#include "sluice/report/schedule.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "sluice/base/error.h"
+#include "sluice/base/text.h"
+#include "sluice/schedule/text_format.h"
+#include "sluice/schedule/transforms/torch_lowering.h"
+
+namespace sluice {
+namespace {
+
+// A timeline holds every op and message; beyond this it is gigabytes.
+constexpr std::size_t kMaxDrawnOps = 5'000'000;
+
+// Of all devices over the makespan: what the eye sees of a picture.
+double idle_share(const Simulation& sim) {
+  double busy = 0;
+  for (const DeviceResult& device : sim.devices)
+    busy += device.busy;
+  const double all = sim.makespan * static_cast<double>(sim.devices.size());
+  return all > 0 ? std::max(0.0, 1 - busy / all) : 0;
+}
+
+std::string block_line(const BlockBound& bound) {
+  constexpr std::size_t kMostChunks = 4;
+  const std::vector<int>& spans = bound.lifespans[static_cast<std::size_t>(bound.device)];
+  std::vector<int> shown(spans.begin(), spans.begin() + static_cast<std::ptrdiff_t>(
+                                                            std::min(spans.size(), kMostChunks)));
+  return fmt::format(
+      "building block of period {}: at most {} stage-activations, from {} of {}{} slots on device "
+      "{}\n",
+      bound.period, number(bound.peak), spans.size() > 1 ? "lifespans" : "a lifespan",
+      fmt::join(shown, " + "), shown.size() < spans.size() ? " + ..." : "", bound.device);
+}
+
+}  // namespace
+
+PricedSchedule price_schedule(PriceRequest request) {
+  PricedSchedule priced;
+  priced.schedule = std::move(request.schedule);
+  priced.validation = validate(priced.schedule, {.max_buffers = request.buffers});
+  if (!priced.validation.valid()) return priced;
+  const std::size_t ops = priced.schedule.num_compute_ops();
+  if (request.timeline && ops > kMaxDrawnOps)
+    throw user_error(
+        "{} ops are too many to draw or list: at most {}; use `format` csv, `format` json "
+        "without `timeline`, or compare",
+        with_commas(std::to_string(ops)), with_commas(std::to_string(kMaxDrawnOps)));
+  priced.seconds = !request.pricing.costs_file.empty();
+  const Costs costs = request.pricing.costs(priced.schedule, request.tokens);
+  if (priced.seconds) priced.notes.push_back(measured_on_note(request.pricing.costs_file, costs));
+  if (request.pricing.redeal)
+    priced.notes.push_back(fmt::format("layers of the stages: {}", fmt::join(costs.layers, ", ")));
+  priced.contention = costs.contention;
+  if (request.pricing.model) priced.model = request.pricing.model->name;
+  priced.times = request.pricing.times;
+  priced.simulation =
+      simulate(priced.schedule, costs,
+               {.timeline = request.timeline, .keep_after_i = request.pricing.keep_after_i});
+  priced.simulation->timeline.caption = schedule_caption(priced);
+  return priced;
+}
+
+std::string schedule_caption(const PricedSchedule& priced) {
+  const Schedule& s = priced.schedule;
+  std::string out =
+      fmt::format("{}, {}, {}", counted(s.num_devices(), "device"),
+                  counted(s.num_stages(), "stage"), counted(s.num_microbatches, "microbatch"));
+  if (s.num_slices > 1) out += fmt::format(" of {} slices", s.num_slices);
+  if (!s.slice_sizes.empty()) out += fmt::format(" ({})", slice_sizes_text(s.slice_sizes));
+  if (s.num_pipes() > 1) out += fmt::format(", {} pipes", s.num_pipes());
+  if (!priced.model.empty())
+    out += fmt::format(", {} with F,I,W = {:.4g},{:.4g},{:.4g}", printable(priced.model),
+                       priced.times.f, priced.times.i, priced.times.w);
+  if (!priced.simulation) return out;
+  const Simulation& sim = *priced.simulation;
+  const std::string_view unit = priced.seconds ? " s" : "";
+  out += fmt::format(
+      "; makespan {:.6g}{} ({:.1f}% idle), span {:.6g}{}, bubble {:.6g}{} ({:.1f}% of the span), "
+      "peak {:.6g} stage-activations",
+      sim.makespan, unit, 100 * idle_share(sim), sim.span, unit, sim.bubble, unit,
+      100 * sim.bubble_rate, sim.max_peak);
+  if (sim.max_peak_bytes > 0) out += fmt::format(" ({:.4g} GiB)", sim.max_peak_bytes / (1 << 30));
+  if (!priced.contention.empty()) out += ", with contention";
+  if (sim.exposed_reduction > 0)
+    out += fmt::format("; {:.6g}{} of the makespan only reduces gradients", sim.exposed_reduction,
+                       unit);
+  return out;
+}
+
+bool draws(Format format) {
+  return format == Format::grid || format == Format::svg || format == Format::html ||
+         format == Format::chrome;
+}
+
+std::string render_schedule(const PricedSchedule& priced, Format format,
+                            const RenderOptions& options) {
+  switch (format) {
+    case Format::json: return schedule_json(priced, options.timeline);
+    case Format::csv: return write_schedule(priced.schedule, TextFlavour::native);
+    case Format::torch_csv:
+      // PyTorch executes a schedule with communication as it is written, so all it needs is there.
+      return write_schedule(
+          priced.schedule.has_communication() ? lower_for_torch(priced.schedule) : priced.schedule,
+          TextFlavour::torch);
+    case Format::text:
+    case Format::grid:
+    case Format::svg:
+    case Format::html:
+    case Format::chrome: break;
+  }
+  SLUICE_CHECK(priced.simulation, "{} is drawn without a timeline", priced.schedule.name);
+  const Timeline& drawn = priced.simulation->timeline;
+  if (format == Format::svg) return render_svg(drawn);
+  if (format == Format::html) return render_html(drawn);
+  if (format == Format::chrome) return render_chrome(drawn);
+  const std::string grid = render_grid(drawn, options.grid);
+  return priced.describe_block ? grid + block_line(*priced.block) : grid;
+}
+
+}  // namespace sluice
