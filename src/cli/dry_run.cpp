@@ -11,6 +11,7 @@
 #include "sluice/base/error.h"
 #include "sluice/base/names.h"
 #include "sluice/cli/report.h"
+#include "sluice/plan/searched_schedule.h"
 #include "sluice/run/launch.h"
 #include "sluice/run/stash.h"
 #include "sluice/runtime/datasets.h"
@@ -65,9 +66,10 @@ std::string weights_problem(const RunPlan& plan, const std::vector<RankMemory>& 
 }
 
 // The peak of the stash over all ranks with fused backwards, if that is less because a layer's
-// stash grows at I; else 0.
+// stash grows at I; else 0. An order that is searched under a cap uses what there is either way.
 std::int64_t smaller_fused_peak(const RunPlan& plan) {
   if (plan.recompute() == RecomputeLevel::none || plan.config.parallelism.fuse_backward) return 0;
+  if (is_searched(plan.config) && !plan.config.parallelism.device_memory_mib.empty()) return 0;
   const StashBytes block = block_stash(plan, plan.slice_tokens(0));
   if (block.after_i <= block.after_f) return 0;
   Config fused = plan.config;

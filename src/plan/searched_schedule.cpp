@@ -67,13 +67,26 @@ struct Candidate {
   double over = 0;  // bytes that the worst device needs beyond its cap; at most 0: it fits
 };
 
+// `plan` with fewer microbatches of the same sequences.
+RunPlan with_microbatches(RunPlan plan, int microbatches) {
+  Config& config = plan.config;
+  config.training.global_batch_size =
+      config.training.global_batch_size / plan.schedule.num_microbatches * microbatches;
+  config.parallelism.num_microbatches = microbatches;
+  plan.schedule.num_microbatches = microbatches;
+  return plan;
+}
+
 class Search {
  public:
-  Search(const RunPlan& plan, const RunTimes& times)
-      : plan_(plan), times_(times), options_(generator_options(plan.config.parallelism)) {
-    options_.stage_times = stage_times(plan, times.parts);
+  Search(RunPlan plan, const RunTimes& times)
+      : plan_(std::move(plan)),
+        times_(times),
+        options_(generator_options(plan_.config.parallelism)) {
+    options_.stage_times = stage_times(plan_, times.parts);
+    options_.suggest_cap = false;
     if (times.link.bytes_per_time > 0 || times.link.latency > 0)
-      options_.comm = search_times(costs_of(plan)).comm;
+      options_.comm = search_times(costs_of(plan_)).comm;
   }
 
   // The order under caps of so many stage-activations (none: as configured); nothing where the
@@ -116,7 +129,7 @@ class Search {
       made.over = std::max(made.over, static_cast<double>(ranks[d].total()) - cap_of(plan_, d));
   }
 
-  const RunPlan& plan_;
+  const RunPlan plan_;
   const RunTimes& times_;
   GeneratorOptions options_;
 };
@@ -160,38 +173,51 @@ constexpr std::array kFixedOrders = {"v-min", "v-half", "zb-v"};
       caps[0], name, std::ceil((caps[0] + over / kMebibyte) * 100) / 100);
 }
 
+// Caps by device, in stage-activations, under which orders are looked for.
+struct Caps {
+  static constexpr int kSteps = 32;
+  std::vector<double> most;  // if all that is left were for activations
+
+  std::vector<double> at(int step) const {
+    std::vector<double> caps;
+    for (const double cap : most)
+      caps.push_back(std::max(cap * step / kSteps, 1.0));
+    return caps;
+  }
+};
+
 // The fastest order within the caps. More activations never make it slower, so their number is
-// searched by halving.
-Candidate best_under_caps(const RunPlan& plan, const Search& search) {
+// searched by halving, with as many microbatches as it takes to fill the pipeline: more of them
+// repeat what these do.
+Candidate best_under_caps(const RunPlan& plan, const RunTimes& times) {
   std::optional<Candidate> best;
   double least_over = std::numeric_limits<double>::infinity();
+  const auto fits = [&](const std::optional<Candidate>& made) {
+    if (made) least_over = std::min(least_over, made->over);
+    return made && made->over <= 0;
+  };
   const auto consider = [&](std::optional<Candidate> made) {
-    if (!made) return false;
-    least_over = std::min(least_over, made->over);
-    if (made->over > 0) return false;
+    if (!fits(made)) return false;
     if (!best || made->makespan < best->makespan) best = std::move(made);
     return true;
   };
   const Generator& generator = generator_of(plan.config);
-  const auto all = static_cast<double>(plan.schedule.num_microbatches) *
-                   generator.knobs.default_stages_per_device;
-  const std::optional<Candidate> loose = search.with_caps({all});
+  const int microbatches = plan.schedule.num_microbatches;
+  const int few = std::min(microbatches, 2 * plan.schedule.num_devices());
+  const Search search(plan, times), probe(with_microbatches(plan, few), times);
+  const std::vector<double> all = {static_cast<double>(microbatches) *
+                                   generator.knobs.default_stages_per_device};
+  const std::optional<Candidate> loose = probe.with_caps(all);
   SLUICE_CHECK(loose, "{} finds no order without a cap", generator.name);
-  consider(loose);
-  if (!best) {
-    constexpr int kSteps = 32;
-    const std::vector<double> most = most_activations(*loose);
-    const auto scaled = [&](int step) {
-      std::vector<double> caps;
-      for (const double cap : most)
-        caps.push_back(std::max(cap * step / kSteps, 1.0));
-      return caps;
-    };
-    int fits = 0, too_many = kSteps + 1;
-    while (too_many - fits > 1) {
-      const int middle = (fits + too_many) / 2;
-      (consider(search.with_caps(scaled(middle))) ? fits : too_many) = middle;
+  if (!fits(loose) || !consider(search.with_caps(all))) {
+    const Caps caps{most_activations(*loose)};
+    int enough = 0, too_many = Caps::kSteps + 1;
+    while (too_many - enough > 1) {
+      const int middle = (enough + too_many) / 2;
+      (fits(probe.with_caps(caps.at(middle))) ? enough : too_many) = middle;
     }
+    while (enough > 0 && !consider(search.with_caps(caps.at(enough))))
+      --enough;
   }
   if (generator.name == std::string_view("adaptive-v"))
     for (const char* name : kFixedOrders) {
@@ -234,13 +260,13 @@ std::vector<std::int64_t> predicted_peaks(const RunPlan& plan) {
 }
 
 void search_schedule(RunPlan& plan, const RunTimes& times, std::vector<std::string>& notes) {
-  const Search search(plan, times);
   const Generator& generator = generator_of(plan.config);
   if (!generator.knobs.memory_cap || !has_caps(plan.config)) {
-    if (auto found = search.with_caps({})) plan.schedule = std::move(found->plan.schedule);
+    if (auto found = Search(plan, times).with_caps({}))
+      plan.schedule = std::move(found->plan.schedule);
     return;
   }
-  Candidate best = best_under_caps(plan, search);
+  Candidate best = best_under_caps(plan, times);
   Schedule& chosen = best.plan.schedule;
   if (chosen.name != generator.name)
     notes.push_back(

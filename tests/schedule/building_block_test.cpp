@@ -19,8 +19,7 @@ namespace sluice {
 namespace {
 
 std::string example(const std::string& name) {
-  const auto root = std::filesystem::path(__FILE__).parent_path().parent_path().parent_path();
-  return (root / "examples" / name).string();
+  return std::string(SLUICE_SOURCE_DIR) + "/examples/" + name;
 }
 
 GeneratorOptions sized(int devices, int microbatches, int slices = 1) {

@@ -114,6 +114,8 @@ std::string range_text(const GeneratorOptions& options, double least) {
 
 CapTooLow too_low(const GeneratorOptions& options) {
   const MemoryCap& cap = *options.memory_cap;
+  if (!options.suggest_cap)
+    return {fmt::format("`memory_cap` is {}: adaptive-v has no order that small", cap.text()), cap};
   const MemoryCap enough = enough_for(options);
   const std::string needs =
       cap.size() == 1

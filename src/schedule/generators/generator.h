@@ -55,6 +55,9 @@ struct GeneratorOptions {
   int slices = 1;
   std::vector<std::int64_t> slice_sizes;  // tokens of each slice; empty: equal slices
   std::optional<MemoryCap> memory_cap;
+  // Whether the error of a cap that is too low says one that would do: finding it takes many times
+  // as long as an order.
+  bool suggest_cap = true;
   double keep_after_i = 1;  // share of a stage-activation kept between I and W
   // For generators that search: what an op will cost. stage_times, where given, has one entry per
   // stage and wins over times.
