@@ -8,7 +8,7 @@ find_library(SLUICE_TORCH_C10 c10 PATHS ${SLUICE_TORCH_DIR}/torch/lib NO_DEFAULT
 
 if(EXISTS ${SLUICE_TORCH_DIR}/torch/version.py)
   file(STRINGS ${SLUICE_TORCH_DIR}/torch/version.py SluiceTorch_VERSION REGEX "^__version__")
-  string(REGEX REPLACE "^[^0-9]*([0-9.]+).*" "\\1" SluiceTorch_VERSION "${SluiceTorch_VERSION}")
+  string(REGEX REPLACE "^[^0-9]*([0-9]+(\\.[0-9]+)*).*" "\\1" SluiceTorch_VERSION "${SluiceTorch_VERSION}")
 endif()
 
 include(FindPackageHandleStandardArgs)

@@ -1,6 +1,7 @@
 #include "sluice/cli/report.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <new>
 
@@ -10,16 +11,25 @@
 namespace sluice::cli {
 namespace {
 
-// A key of a configuration is a flag as it stands.
+// The fields that texts of the library name; a word of a user's between backquotes stays.
+constexpr std::array<std::string_view, 23> kFields = {
+    "cluster.device", "comm.backend",    "data.path",        "block",       "contention",
+    "costs",          "devices",         "format",           "group_size",  "keep_after_i",
+    "model",          "memory_cap",      "microbatches",     "out",         "prompt_ids",
+    "slices",         "reduce_time",     "rollback",         "slice_sizes", "tokens",
+    "trace",          "sequence_length", "stages_per_device"};
+
 std::string flag_of(std::string_view field) {
   if (field == "field") return "flag";
+  if (std::find(kFields.begin(), kFields.end(), field) == kFields.end()) return "";
   std::string flag(field);
+  // A key of a configuration is a flag as it stands.
   if (flag.find('.') == flag.npos) std::replace(flag.begin(), flag.end(), '_', '-');
   return "--" + flag;
 }
 
 ExitCode fail(ExitCode code, const std::string& text) {
-  say("sluice: {}\n", as_flags(text));
+  say("sluice: {}\n", text);
   return code;
 }
 
@@ -31,9 +41,9 @@ ExitCode report_error(const std::exception_ptr& cause) {
   try {
     std::rethrow_exception(cause);
   } catch (const UserError& error) {
-    return fail(error.code(), error.what());
+    return fail(error.code(), as_flags(error.what()));
   } catch (const CommError& error) {
-    return fail(error.code(), error.what());
+    return fail(error.code(), as_flags(error.what()));
   } catch (const std::bad_alloc&) {
     return fail(ExitCode::temporary, "out of memory: use fewer devices, microbatches or slices");
   } catch (const std::exception& error) {

@@ -221,7 +221,7 @@ std::vector<StageEntry> parse_stages(const Json& json) {
 }
 
 // Microbatches of unequal sequences: for each an object with the lists of a stage, over all stages.
-std::vector<OpCosts> parse_microbatches(const Json& json, const Costs& costs) {
+std::vector<OpCosts> parse_microbatches(const Json& json, const Json& stages, const Costs& costs) {
   if (!json.is_array() || json.empty())
     throw user_error("costs: per_microbatch is {}: needs a list with one object per microbatch",
                      shown(json));
@@ -239,10 +239,16 @@ std::vector<OpCosts> parse_microbatches(const Json& json, const Costs& costs) {
       if (!value.is_array())
         throw user_error("costs: {}.{} is {}: needs a list with one number per stage", where, key,
                          shown(value));
+    // What a microbatch does not say would count as nothing.
+    for (const char* key : {"after_F", "after_I", "sent_forward", "sent_backward"})
+      if (!json[m].contains(key) &&
+          std::any_of(stages.begin(), stages.end(), [&](const Json& s) { return s.contains(key); }))
+        throw user_error("costs: {} has no '{}', but stages has: give it for every microbatch",
+                         where, key);
     const StageEntry e = parse_lists(json[m], where, "stage");
     if (static_cast<int>(e.f.size()) != costs.num_stages())
-      throw user_error("costs: {} has {} stages, but stages has {}: give one number for each",
-                       where, e.f.size(), costs.num_stages());
+      throw user_error("costs: {} has {}, but stages has {}: give one number for each", where,
+                       counted(std::ssize(e.f), "stage"), costs.num_stages());
     if (!e.split && costs.unsplit_stage < 0)
       throw user_error("costs: {} has B alone, but stages has I and W: give I and W", where);
     for (std::size_t s = 0; s < e.f.size(); ++s)
@@ -276,7 +282,7 @@ Costs costs_of(const Json& json, const std::vector<StageEntry>& stages) {
       std::find_if(stages.begin(), stages.end(), [](const auto& e) { return !e.split; });
   if (unsplit != stages.end()) costs.unsplit_stage = static_cast<int>(unsplit - stages.begin());
   if (json.contains("per_microbatch"))
-    costs.set_microbatches(parse_microbatches(json["per_microbatch"], costs));
+    costs.set_microbatches(parse_microbatches(json["per_microbatch"], json["stages"], costs));
   if (json.contains("contention") && json["contention"] != Json::array())
     costs.contention = amounts(json["contention"], "contention", "device");
   for (const auto& [key, link] :
@@ -304,8 +310,9 @@ Costs stage_costs_from_json(std::string_view text) {
                        stages[0].f.size(), s, stages[s].f.size());
   if (json.contains("per_microbatch"))
     throw user_error(
-        "costs: per_microbatch is given: it prices a schedule of as many microbatches, in schedule "
-        "and simulate; leave it out here");
+        "costs: per_microbatch is given: only schedule and simulate take it, without --redeal; "
+        "leave "
+        "it out here");
   return costs_of(json, stages);
 }
 

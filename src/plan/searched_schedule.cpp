@@ -135,8 +135,8 @@ class Search {
 };
 
 // Stage-activations that each device could hold if all that its cap leaves were for them, at most
-// those of all microbatches.
-std::vector<double> most_activations(const Candidate& loose) {
+// those of so many microbatches.
+std::vector<double> most_activations(const Candidate& loose, int microbatches) {
   const RunPlan& plan = loose.plan;
   const std::vector<RankMemory> ranks = memory_by_rank(plan);
   const Costs bytes = byte_costs(plan);
@@ -150,7 +150,7 @@ std::vector<double> most_activations(const Candidate& loose) {
       least = std::min(least, std::max(activation, 1.0));
     }
     const double left = cap_of(plan, d) - static_cast<double>(ranks[d].total() - ranks[d].stash);
-    const auto all = static_cast<double>(ranks[d].stages.size()) * plan.schedule.num_microbatches;
+    const auto all = static_cast<double>(ranks[d].stages.size()) * microbatches;
     out.push_back(std::clamp(left / least, 0.0, all));
   }
   return out;
@@ -186,9 +186,19 @@ struct Caps {
   }
 };
 
-// The fastest order within the caps. More activations never make it slower, so their number is
-// searched by halving, with as many microbatches as it takes to fill the pipeline: more of them
-// repeat what these do.
+// The largest number of activations whose order fits, by halving; 0: none does. More activations
+// never make an order slower, and mostly need more bytes.
+template <typename Fits>
+int largest_step(const Fits& fits) {
+  int enough = 0, too_many = Caps::kSteps + 1;
+  while (too_many - enough > 1) {
+    const int middle = (enough + too_many) / 2;
+    (fits(middle) ? enough : too_many) = middle;
+  }
+  return enough;
+}
+
+// The fastest order within the caps.
 Candidate best_under_caps(const RunPlan& plan, const RunTimes& times) {
   std::optional<Candidate> best;
   double least_over = std::numeric_limits<double>::infinity();
@@ -210,14 +220,23 @@ Candidate best_under_caps(const RunPlan& plan, const RunTimes& times) {
   const std::optional<Candidate> loose = probe.with_caps(all);
   SLUICE_CHECK(loose, "{} finds no order without a cap", generator.name);
   if (!fits(loose) || !consider(search.with_caps(all))) {
-    const Caps caps{most_activations(*loose)};
-    int enough = 0, too_many = Caps::kSteps + 1;
-    while (too_many - enough > 1) {
-      const int middle = (enough + too_many) / 2;
-      (fits(probe.with_caps(caps.at(middle))) ? enough : too_many) = middle;
+    constexpr int kQuick = 256;  // devices times microbatches
+    const int devices = plan.schedule.num_devices();
+    const Caps caps{most_activations(*loose, microbatches)};
+    if (devices * microbatches <= kQuick) {
+      // A stash may grow at I, and then fewer activations may need more bytes: all are tried, those
+      // that do not depend on the caps, too.
+      for (int step = Caps::kSteps; step > 0; --step)
+        consider(search.with_caps(caps.at(step)));
+      for (int halves = 4 * devices; halves > 1; --halves)
+        consider(search.with_caps({halves / 2.0}));
+    } else {
+      // With as many microbatches as it takes to fill the pipeline: more of them repeat what these
+      // do.
+      int step = largest_step([&](int middle) { return fits(probe.with_caps(caps.at(middle))); });
+      while (step > 0 && !consider(search.with_caps(caps.at(step))))
+        --step;
     }
-    while (enough > 0 && !consider(search.with_caps(caps.at(enough))))
-      --enough;
   }
   if (generator.name == std::string_view("adaptive-v"))
     for (const char* name : kFixedOrders) {

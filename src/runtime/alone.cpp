@@ -22,7 +22,7 @@ TensorMessage Alone::recv(int, std::vector<std::int64_t> sizes, const at::Tensor
   SLUICE_CHECK(elements <= source_.numel(), "{}: {} elements, and a microbatch has {}", label,
                elements, source_.numel());
   at::Tensor tensor = source_.slice(0, 0, elements).view(sizes);
-  // A shared GPU hands tensors over; everywhere else they are copied.
+  // On a GPU nothing is copied.
   if (!tensor.is_cuda()) tensor = tensor.clone();
   return {static_cast<std::int64_t>(tensor.nbytes()), [tensor] { return tensor; }};
 }

@@ -43,7 +43,7 @@ class Exchange {
  public:
   struct Slot {
     int from, to;
-    std::int64_t number;  // the how manieth between these two
+    std::int64_t number;  // counts the tensors between these two
     auto operator<=>(const Slot&) const = default;
   };
 

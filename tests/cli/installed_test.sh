@@ -85,6 +85,11 @@ if ! theirs any REQUIRED || ! cmake --build theirs/any >out 2>&1; then
   fail "a program that includes every header does not compile"
 fi
 
+for optional in motor engine; do
+  theirs "optional-$optional" "REQUIRED;OPTIONAL_COMPONENTS;$optional" ||
+    fail "an optional component that is missing is refused: $(<out)"
+done
+
 # refused ASKED TEXT: find_package says TEXT.
 refused() {
   theirs refused "$1" && fail "find_package(sluice ${1//;/ }) is not refused"
@@ -103,6 +108,5 @@ else
   refused 'REQUIRED;COMPONENTS;engine' \
     'component engine was not installed: install sluice from a build with SLUICE_ENGINE=ON and SLUICE_TORCH_DIR'
 fi
-theirs optional 'REQUIRED;OPTIONAL_COMPONENTS;motor' || fail "an optional component that is missing is refused"
 
 ((num_failed == 0))

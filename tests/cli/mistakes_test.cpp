@@ -16,6 +16,11 @@ using test::Ran;
 using test::run_sluice;
 using test::TemporaryFolder;
 
+TEST(Mistakes, NamesOfUsersAreNoFields) {
+  expect_error("check '`devices-of-mine`'", 2, {"'`devices-of-mine`'"});
+  expect_error("check '`mine`.csv'", 2, {"'`mine`.csv'"});
+}
+
 TEST(Mistakes, BadInputGetsOneClearLine) {
   expect_error("schedule v-hlaf --devices 4 --microbatches 8", 2,
                {"v-hlaf", "did you mean 'v-half'"});

@@ -111,7 +111,7 @@ TEST(CostsFile, MicrobatchesMayBeUnequal) {
   for (const auto& [microbatches, what] :
        {std::pair{"[" + first + "]", "per_microbatch has 1 microbatch, but custom has 2: give one"},
         {std::string("[]"), "per_microbatch is []: needs a list with one object per microbatch"},
-        {std::string(R"([{"F":[1],"I":[1],"W":[1]}])"), "[0] has 1 stages, but stages has 2"},
+        {std::string(R"([{"F":[1],"I":[1],"W":[1]}])"), "[0] has 1 stage, but stages has 2"},
         {std::string(R"([{"F":[1,1],"I":[1],"W":[1,1]}])"),
          "lists of 2 and 1 stages: all need one"},
         {std::string(R"([{"F":[1,1],"I":[1,1],"W":[1,1],"after_F":4}])"),
@@ -127,6 +127,11 @@ TEST(CostsFile, MicrobatchesMayBeUnequal) {
                 .find("the stages have 2 slices: unequal microbatches are not sliced"),
             std::string::npos);
   EXPECT_THROW(stage_costs_from_json(file("[" + first + "]")), UserError);
+  // What stages says and a microbatch does not would silently count as nothing.
+  EXPECT_NE(error_of(R"({"schema":1,"stages":[{"F":[1],"B":[2],"after_F":[3]}],)"
+                     R"("per_microbatch":[{"F":[1],"B":[2]}]})")
+                .find("per_microbatch[0] has no 'after_F', but stages has: give it for every"),
+            std::string::npos);
 }
 
 TEST(CostsFile, SaysWhatItWasMeasuredOn) {
