@@ -65,13 +65,14 @@ class Rank {
         world_(world),
         pipeline_(make_tensor_channel(world, at::kCPU)),
         alone_(world.rank(), plan, tensor_kind(plan, at::kCPU)),
-        bounds_(plan.slice_bounds()),
         stages_(make_stages(plan, world.rank(), {})) {
     std::map<int, Stage*> local;
     for (const auto& [number, stage] : stages_)
       local[number] = stage.get();
     for (at::Tensor* tensor : {&data_.tokens, &data_.targets})
-      *tensor = at::randint(plan.shape.vocab_size, {1, bounds_.back()}, at::kLong);
+      *tensor =
+          at::randint(plan.shape.vocab_size, {1, plan.config.training.sequence_length}, at::kLong);
+    data_.bounds = plan.slice_bounds();
     executor_ = std::make_unique<Executor>(plan.schedule, local, *pipeline_);
     lone_executor_ = std::make_unique<Executor>(plan.schedule, local, alone_);
   }
@@ -84,11 +85,11 @@ class Rank {
  private:
   double time(Executor& executor) {
     for (const auto& [number, stage] : stages_)
-      stage->begin_step(bounds_, 1e-3);
+      stage->begin_step(1e-3);
     world_.barrier();
     const auto start = Clock::now();
-    executor.run([this](int) -> const Microbatch& { return data_; }, bounds_, plan_.shape.dim,
-                 at::kFloat, start);
+    executor.run([this](int) -> const Microbatch& { return data_; }, plan_.shape.dim, at::kFloat,
+                 start);
     world_.barrier();
     return std::chrono::duration<double>(Clock::now() - start).count();
   }
@@ -97,7 +98,6 @@ class Rank {
   Communicator& world_;
   std::unique_ptr<TensorChannel> pipeline_;
   Alone alone_;
-  SliceBounds bounds_;
   std::map<int, std::unique_ptr<Stage>> stages_;
   Microbatch data_;
   std::unique_ptr<Executor> executor_, lone_executor_;

@@ -17,19 +17,8 @@ Stage::Stage(const RunPlan& plan, int number, const Machine& machine, const Tens
   if (layers.head) head_.emplace(plan.shape, seed, kind_, tensor, plan.head_in_forward());
 }
 
-void Stage::begin_step(SliceBounds bounds, double loss_scale) {
+void Stage::begin_step(double loss_scale) {
   SLUICE_CHECK(states_.empty(), "{} microbatches of the last step are still open", states_.size());
-  if (plan_.shape.encoder() && bounds.size() > 2)
-    throw user_error(
-        "sequences are cut into {} slices: bert attends in both directions, so an earlier slice "
-        "would need a later one; use 1",
-        bounds.size() - 1);
-  if (bounds != bounds_) {
-    rotations_.assign(bounds.size() - 1, {});
-    positions_.assign(bounds.size() - 1, {});
-    long_lengths_ = long_lengths(plan_.shape, tensor_.size(), kind_.dtype, bounds, long_document_);
-  }
-  bounds_ = std::move(bounds);
   loss_scale_ = loss_scale;
   loss_ = {};
 }
@@ -40,7 +29,21 @@ void Stage::drop_microbatches() {
   working_.reset();
 }
 
+void Stage::cut_at(SliceBounds bounds) {
+  if (bounds == bounds_) return;
+  if (plan_.shape.encoder() && bounds.size() > 2)
+    throw user_error(
+        "sequences are cut into {} slices: bert attends in both directions, so an earlier slice "
+        "would need a later one; use 1",
+        bounds.size() - 1);
+  rotations_.assign(bounds.size() - 1, {});
+  positions_.assign(bounds.size() - 1, {});
+  long_lengths_ = long_lengths(plan_.shape, tensor_.size(), kind_.dtype, bounds, long_document_);
+  bounds_ = std::move(bounds);
+}
+
 SliceContext Stage::context_of(const Microbatch& data, std::size_t slice) {
+  cut_at(data.slice_bounds());
   SliceContext context;
   context.num_sequences = data.tokens.size(0);
   context.slice = slice;
@@ -97,10 +100,9 @@ void Stage::end_op() {
   working_.reset();
 }
 
-Stage::State& Stage::open(int microbatch) {
+Stage::State& Stage::open(int microbatch, std::size_t slices) {
   State& state = states_[microbatch];
   if (!state.contexts.empty()) return state;
-  const std::size_t slices = bounds_.size() - 1;
   for (const auto& layer : layers_)
     state.layers.push_back(layer->open(slices));
   state.tokens.resize(slices);
@@ -113,9 +115,9 @@ Stage::State& Stage::open(int microbatch) {
 at::Tensor Stage::forward(int microbatch, int slice, const Microbatch& data,
                           const at::Tensor& input) {
   const auto c = static_cast<std::size_t>(slice);
-  State& state = open(microbatch);
-  state.contexts[c] = context_of(data, c);
-  const SliceContext& context = state.contexts[c];
+  SliceContext made = context_of(data, c);
+  State& state = open(microbatch, made.num_slices());
+  const SliceContext& context = state.contexts[c] = std::move(made);
   begin_op(state, c);
   at::Tensor x = input;
   if (embedding_) {
@@ -180,8 +182,8 @@ at::Tensor Stage::backward(int microbatch, int slice, at::Tensor d_output) {
 at::Tensor Stage::evaluate(int microbatch, int slice, const Microbatch& data,
                            const at::Tensor& input) {
   const auto c = static_cast<std::size_t>(slice);
-  State& state = open(microbatch);
   const SliceContext context = context_of(data, c);
+  State& state = open(microbatch, context.num_slices());
   at::Tensor x = input;
   if (embedding_)
     x = embedding_->forward(data.tokens.slice(1, bounds_[c], bounds_[c + 1]), context);

@@ -17,11 +17,18 @@
 
 namespace sluice {
 
-// The data of one microbatch: B sequences of `length` tokens.
+// The data of one microbatch: B sequences of `length` tokens. Microbatches of a step may differ in
+// both.
 struct Microbatch {
   at::Tensor tokens;   // (B, length), 64-bit
   at::Tensor targets;  // (B, length), -1: no loss
   Documents documents;
+  SliceBounds bounds;  // where the sequences are cut into slices; empty: nowhere
+
+  // The same, {0, length} for whole sequences.
+  SliceBounds slice_bounds() const {
+    return bounds.empty() ? SliceBounds{0, tokens.size(1)} : bounds;
+  }
 };
 
 // What a rank computes with, beside the plan.
@@ -38,17 +45,15 @@ class Stage {
   Stage(const RunPlan& plan, int number, const Machine& machine = {},
         const TensorParallel& tensor = {});
 
-  // `bounds` says how microbatches are cut into slices; {0, length} for whole ones. Every token's
-  // loss is multiplied by `loss_scale`. Throws UserError for an encoder with several slices.
-  // REQUIRES: no microbatch is open.
-  void begin_step(SliceBounds bounds, double loss_scale);
+  // Every token's loss is multiplied by `loss_scale`. REQUIRES: no microbatch is open.
+  void begin_step(double loss_scale);
   // Forgets the microbatches that are open, and all they kept.
   void drop_microbatches();
 
   // Input (T, dim), undefined if the stage has the embedding -> output (T, dim). A stage with the
   // head adds the loss to loss() and returns the gradient for input_grad instead. With
-  // sequence-parallel norms, T is this tensor rank's share of the tokens (own_tokens). REQUIRES
-  // earlier slices' forward.
+  // sequence-parallel norms, T is this tensor rank's share of the tokens (own_tokens). Throws
+  // UserError for an encoder with several slices. REQUIRES earlier slices' forward.
   at::Tensor forward(int microbatch, int slice, const Microbatch& data, const at::Tensor& input);
   // Gradient of the output (with the head: what forward() returned) -> gradient of the input (with
   // the embedding: undefined). REQUIRES later slices' input_grad.
@@ -86,7 +91,8 @@ class Stage {
     std::int64_t before;
   };
 
-  State& open(int microbatch);
+  State& open(int microbatch, std::size_t slices);
+  void cut_at(SliceBounds bounds);
   SliceContext context_of(const Microbatch& data, std::size_t slice);
   std::int64_t bytes_of(const State& state, std::size_t slice) const;
   void begin_op(const State& state, std::size_t slice);
@@ -99,9 +105,10 @@ class Stage {
   std::optional<Embedding> embedding_;
   std::vector<std::unique_ptr<Layer>> layers_;
   std::optional<Head> head_;
+  // What depends on how a microbatch is cut, of the last one: the lengths of calls for long
+  // documents and, per slice, for sequences of one document each, made when needed:
   SliceBounds bounds_;
-  std::vector<std::int64_t> long_lengths_;  // of calls for long documents
-  // Per slice, for sequences of one document each; made when needed.
+  std::vector<std::int64_t> long_lengths_;
   std::vector<Rotation> rotations_;
   std::vector<at::Tensor> positions_;
   double loss_scale_ = 1;

@@ -29,7 +29,7 @@ void count(const Sample& sample, GlobalBatch& batch) {
 }  // namespace
 
 GlobalBatch load_batch(const Dataset& data, const BatchRange& range, int num_microbatches,
-                       const DataShare& share) {
+                       const DataShare& share, const SliceBounds& bounds) {
   SLUICE_CHECK(range.first < range.end, "samples {} to {}", range.first, range.end);
   GlobalBatch out;
   const std::int64_t sequences = range.sequences / share.count;
@@ -37,6 +37,7 @@ GlobalBatch load_batch(const Dataset& data, const BatchRange& range, int num_mic
   const std::int64_t rows = sequences / num_microbatches;
   for (int m = 0; m < num_microbatches; ++m) {
     Microbatch batch;
+    batch.bounds = bounds;
     for (std::int64_t row = 0; row < rows; ++row) {
       const std::int64_t number = first + m * rows + row;
       // The last sample stands in for those that are missing: padding meets no numbers that the

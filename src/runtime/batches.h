@@ -31,9 +31,9 @@ struct DataShare {
   int count = 1;
 };
 
-// The share's part of the samples in the range, dealt in order. REQUIRES: first < end, and the
-// sequences are a multiple of the number of microbatches of all shares.
+// The share's part of the samples in the range, dealt in order and cut at `bounds`. REQUIRES: first
+// < end, and the sequences are a multiple of the number of microbatches of all shares.
 GlobalBatch load_batch(const Dataset& data, const BatchRange& range, int num_microbatches,
-                       const DataShare& share = {});
+                       const DataShare& share = {}, const SliceBounds& bounds = {});
 
 }  // namespace sluice

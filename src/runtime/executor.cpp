@@ -17,9 +17,9 @@ Executor::Executor(const Schedule& lowered, std::map<int, Stage*> stages, Tensor
                lowered.num_devices());
 }
 
-ExecutedStep Executor::run(const DataSource& data, const SliceBounds& bounds, std::int64_t dim,
-                           const TensorKind& kind, std::chrono::steady_clock::time_point origin) {
-  start(data, bounds, dim, kind, origin);
+ExecutedStep Executor::run(const DataSource& data, std::int64_t dim, const TensorKind& kind,
+                           std::chrono::steady_clock::time_point origin) {
+  start(data, dim, kind, origin);
   return finish();
 }
 
@@ -31,9 +31,8 @@ const Program& Executor::program() const {
   return schedule_.programs[static_cast<std::size_t>(pipeline_.rank())];
 }
 
-void Executor::start(const DataSource& data, const SliceBounds& bounds, std::int64_t dim,
-                     const TensorKind& kind, std::chrono::steady_clock::time_point origin) {
-  bounds_ = bounds;
+void Executor::start(const DataSource& data, std::int64_t dim, const TensorKind& kind,
+                     std::chrono::steady_clock::time_point origin) {
   dim_ = dim;
   kind_ = kind;
   data_ = data;
@@ -210,7 +209,9 @@ void Executor::send(const Op& op) {
 
 void Executor::post_receive(const Op& op) {
   const auto c = static_cast<std::size_t>(op.slice);
-  const std::int64_t tokens = data_(op.microbatch).tokens.size(0) * (bounds_[c + 1] - bounds_[c]);
+  const Microbatch& batch = data_(op.microbatch);
+  const SliceBounds bounds = batch.slice_bounds();
+  const std::int64_t tokens = batch.tokens.size(0) * (bounds[c + 1] - bounds[c]);
   const bool share = scatters() || boundary_.divided;
   const std::int64_t rows = share ? boundary_.tensor->own_rows(tokens).count() : tokens;
   Arriving arriving{pipeline_.recv(schedule_.placement.device_of(op.pipe, partner_stage(op)),

@@ -58,14 +58,14 @@ class Executor {
   // Runs the program once: every forward and backward of one step, or of a forward-only schedule
   // every forward. Throws UserError, CommError or InternalError: on the first line the cause and
   // the op, then the grid around it. Times count from `origin`.
-  ExecutedStep run(const DataSource& data, const SliceBounds& bounds, std::int64_t dim,
-                   const TensorKind& kind, std::chrono::steady_clock::time_point origin);
+  ExecutedStep run(const DataSource& data, std::int64_t dim, const TensorKind& kind,
+                   std::chrono::steady_clock::time_point origin);
 
   // The same in parts. start() makes ready, run_to() runs the ops before `limit` that were not yet
   // run, finish() the rest. drop() forgets all since start(): REQUIRES that all ranks do, at limits
   // between which no message is under way.
-  void start(const DataSource& data, const SliceBounds& bounds, std::int64_t dim,
-             const TensorKind& kind, std::chrono::steady_clock::time_point origin);
+  void start(const DataSource& data, std::int64_t dim, const TensorKind& kind,
+             std::chrono::steady_clock::time_point origin);
   void run_to(std::size_t limit);
   ExecutedStep finish();
   void drop();
@@ -114,7 +114,6 @@ class Executor {
   TensorChannel& pipeline_;
   const Boundary boundary_;
   const bool evaluate_;
-  SliceBounds bounds_;
   std::int64_t dim_ = 0;
   TensorKind kind_;
   std::map<Key, at::Tensor> here_;     // made on this device, for an op of this device

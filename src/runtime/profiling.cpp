@@ -91,7 +91,6 @@ class Player {
         profile_(profile),
         tensor_group_(mesh.tensor(), traffic_),
         tensor_(tensor_group_, plan.sequence_norms()),
-        bounds_(plan.slice_bounds()),
         stages_(make_stages(plan, mesh.place().pipeline, machine, tensor_)),
         alone_(mesh.place().pipeline, plan, kind_) {
     at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(
@@ -103,6 +102,7 @@ class Player {
     };
     batch_.tokens = tokens().to(kind_.device);
     batch_.targets = tokens().to(kind_.device);
+    batch_.bounds = plan.slice_bounds();
   }
 
   // Rounds in a second, over at least so many seconds.
@@ -153,10 +153,10 @@ class Player {
   DeviceTimeline round(Executor& executor) {
     for (const auto& [number, stage] : stages_) {
       stage->zero_gradients();
-      stage->begin_step(bounds_, 1.0 / static_cast<double>(plan_.config.training.sequence_length));
+      stage->begin_step(1.0 / static_cast<double>(plan_.config.training.sequence_length));
     }
     return executor
-        .run([this](int) -> const Microbatch& { return batch_; }, bounds_, plan_.shape.dim, kind_,
+        .run([this](int) -> const Microbatch& { return batch_; }, plan_.shape.dim, kind_,
              Clock::now())
         .timeline;
   }
@@ -176,7 +176,6 @@ class Player {
   Traffic traffic_;
   TensorGroup tensor_group_;
   TensorParallel tensor_;
-  SliceBounds bounds_;
   std::map<int, std::unique_ptr<Stage>> stages_;
   Alone alone_;
   Microbatch batch_;

@@ -28,7 +28,6 @@ Trainer::Trainer(const RunPlan& plan, const Dataset& data, Communicator& world,
       data_parallel_(
           mesh_, traffic_,
           static_cast<std::int64_t>(plan.config.parallelism.gradient_bucket_mib * (1 << 20))),
-      bounds_(plan.slice_bounds()),
       stages_(make_stages(plan, mesh_.place().pipeline, machine, tensor_)),
       pipeline_(make_tensor_channel(mesh_.pipeline(), machine.device)),
       totals_(plan.schedule.placement, mesh_.pipeline()) {
@@ -88,7 +87,7 @@ bool Trainer::holds(int stage, const std::string& name) {
 
 GlobalBatch Trainer::load(const Dataset& data, const BatchRange& range) const {
   return load_batch(data, range, plan_.schedule.num_microbatches,
-                    {mesh_.place().data, mesh_.shape().data()});
+                    {mesh_.place().data, mesh_.shape().data()}, plan_.slice_bounds());
 }
 
 void Trainer::begin(GlobalBatch batch, double scale) {
@@ -99,7 +98,7 @@ void Trainer::begin(GlobalBatch batch, double scale) {
         // From pinned memory, so that the copy waits for nothing that the GPU is doing.
         *tensor = tensor->pin_memory().to(kind_.device, true);
   for (const auto& [number, stage] : stages_)
-    stage->begin_step(bounds_, scale);
+    stage->begin_step(scale);
 }
 
 Executor::DataSource Trainer::batch_source() const {
@@ -146,7 +145,7 @@ double Trainer::evaluate(const Dataset& held_out, std::int64_t num_samples) {
   for (std::int64_t first = 0; first < num_samples; first += batch_size) {
     begin(load(held_out, {first, batch_size, num_samples}), 1);
     guarded([&] {
-      return evaluator_->run(batch_source(), bounds_, plan_.shape.dim, kind_,
+      return evaluator_->run(batch_source(), plan_.shape.dim, kind_,
                              std::chrono::steady_clock::now());
     });
     loss += local_loss();
@@ -202,9 +201,7 @@ std::optional<StepResult> Trainer::advance(std::int64_t number, const std::funct
 // Runs the program of a step. If the previous step is still open, only the first forwards run
 // before it is settled; they run again if its update had to be corrected.
 ExecutedStep Trainer::execute(double scale, std::optional<StepResult>& before) {
-  const auto start = [&] {
-    executor_->start(batch_source(), bounds_, plan_.shape.dim, kind_, origin_);
-  };
+  const auto start = [&] { executor_->start(batch_source(), plan_.shape.dim, kind_, origin_); };
   start();
   if (open_step()) {
     guarded([&] { executor_->run_to(forward_prefix_); });
@@ -213,7 +210,7 @@ ExecutedStep Trainer::execute(double scale, std::optional<StepResult>& before) {
       guarded([&] { executor_->drop(); });
       for (const auto& [number, stage] : stages_) {
         stage->drop_microbatches();
-        stage->begin_step(bounds_, scale);
+        stage->begin_step(scale);
       }
       start();
     }

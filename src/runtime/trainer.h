@@ -87,7 +87,6 @@ class Trainer {
   TensorGroup tensor_group_;
   TensorParallel tensor_;
   DataParallel data_parallel_;
-  SliceBounds bounds_;
   std::map<int, std::unique_ptr<Stage>> stages_;
   std::map<int, Stage*> local_;  // the same
   StageWeights weights_;

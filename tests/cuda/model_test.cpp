@@ -94,13 +94,15 @@ Outcome run_step(const ModelShape& shape, std::vector<Microbatch> batches, doubl
   for (const int number : {0, 1}) {
     stages.push_back(std::make_unique<Stage>(
         plan, number, Machine{.device = way.device(), .long_document = way.long_document}));
-    stages.back()->begin_step(way.bounds, scale);
+    stages.back()->begin_step(scale);
     for (Parameter* parameter : stages.back()->parameters())
       if (!weights.empty()) parameter->value.copy_(weights.at(parameter->name));
   }
-  for (Microbatch& batch : batches)
+  for (Microbatch& batch : batches) {
+    batch.bounds = way.bounds;
     for (at::Tensor* tensor : {&batch.tokens, &batch.targets})
       *tensor = tensor->to(way.device());
+  }
   const int slices = static_cast<int>(way.bounds.size()) - 1;
   const int count = static_cast<int>(batches.size());
   std::map<std::pair<int, int>, at::Tensor> turned;  // by the loss, of each microbatch and slice

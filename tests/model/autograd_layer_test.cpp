@@ -174,7 +174,7 @@ TEST(AutogradLayer, AStepEqualsPlainAutograd) {
     const Sample sample = data.sample(n);
     const std::vector<std::int64_t> in(sample.tokens.begin(), sample.tokens.end());
     const std::vector<std::int64_t> out(sample.targets.begin(), sample.targets.end());
-    batches.push_back({at::tensor(in).unsqueeze(0), at::tensor(out).unsqueeze(0), {}});
+    batches.push_back({at::tensor(in).unsqueeze(0), at::tensor(out).unsqueeze(0), {}, {}});
   }
   const test::ReferenceResult reference = test::reference_step(
       small_shape(8), fresh.weights, batches, 1.0 / 256,

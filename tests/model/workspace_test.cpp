@@ -71,11 +71,11 @@ OpWorkspace measure(const RunPlan& plan, Part part) {
   const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, watch);
   at::set_num_threads(1);
   Stage stage(plan, part);
-  stage.begin_step(plan.slice_bounds(), 1);
+  stage.begin_step(1);
   const at::Tensor tokens = at::arange(kSequences * kLength, at::kLong)
                                 .remainder(plan.shape.vocab_size)
                                 .view({kSequences, kLength});
-  const Microbatch batch{tokens, tokens, {}};
+  const Microbatch batch{tokens, tokens, {}, plan.slice_bounds()};
   const int slices = plan.schedule.num_slices;
   const auto boundary = [&] {
     return at::ones({plan.slice_tokens(0), plan.shape.dim}, tensor_kind(plan, at::kCPU).dtype);

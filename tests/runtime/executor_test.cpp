@@ -47,10 +47,10 @@ std::string error_of(Broken broken) {
       return;
     }
     Stage stage(plan, rank);
-    stage.begin_step({0, 4}, 1);
+    stage.begin_step(1);
     const at::Tensor zeros = at::zeros({1, 4}, at::kLong);
-    const Microbatch good{zeros, zeros, {}};
-    const Microbatch bad{zeros + 10, zeros, {}};
+    const Microbatch good{zeros, zeros, {}, {}};
+    const Microbatch bad{zeros + 10, zeros, {}, {}};
     const auto pipeline = make_tensor_channel(faulty ? *faulty : threads, at::kCPU);
     Executor executor(plan.schedule, {{rank, &stage}}, *pipeline);
     try {
@@ -58,7 +58,7 @@ std::string error_of(Broken broken) {
           [&](int m) -> const Microbatch& {
             return broken == Broken::token && m == 2 ? bad : good;
           },
-          {0, 4}, 8, at::kFloat, std::chrono::steady_clock::now());
+          8, at::kFloat, std::chrono::steady_clock::now());
     } catch (...) {
       gave_up = true;
       gave_up.notify_all();

@@ -220,7 +220,7 @@ TEST(Trainer, AStepEqualsPlainAutograd) {
     const Sample sample = data.sample(n);
     const std::vector<std::int64_t> in(sample.tokens.begin(), sample.tokens.end());
     const std::vector<std::int64_t> out(sample.targets.begin(), sample.targets.end());
-    batches.push_back({at::tensor(in).unsqueeze(0), at::tensor(out).unsqueeze(0), {}});
+    batches.push_back({at::tensor(in).unsqueeze(0), at::tensor(out).unsqueeze(0), {}, {}});
   }
   const test::ReferenceResult reference =
       test::reference_step(shape, fresh.weights, batches, 1.0 / 256);
