@@ -19,7 +19,11 @@ constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
 
 // Only what concerns the model: how the run divides it does not matter here.
 Config run_model(const std::string& path) {
-  const Config run = load_run_config(path, {}).values;
+  const LoadedConfig loaded = load_run_config(path, {});
+  if (std::none_of(loaded.origins.begin(), loaded.origins.end(),
+                   [](const auto& origin) { return origin.first.starts_with("model."); }))
+    throw user_error("--model is '{}': it sets no key of [model], so it describes no model", path);
+  const Config& run = loaded.values;
   Config config;
   config.model = run.model;
   config.training.sequence_length = run.training.sequence_length;

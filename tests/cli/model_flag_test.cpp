@@ -118,6 +118,13 @@ TEST_F(ModelFlag, MistakesInAFileNameIt) {
   expect_refused(".", "cannot read the configuration .: Is a directory");
 }
 
+TEST_F(ModelFlag, AFileThatDescribesNoModelIsRefused) {
+  folder_.write("empty.toml", "");
+  folder_.write("lengths.toml", "[training]\nsequence_length = 64\n");
+  expect_refused("empty.toml", "--model is 'empty.toml': it sets no key of [model]");
+  expect_refused("lengths.toml", "it sets no key of [model], so it describes no model");
+}
+
 TEST_F(ModelFlag, TheCommandOfARowGivesThatRow) {
   folder_.write("my run.toml", kRun);
   const Ran ran = run("compare seq1f1b -d 4 -m 8 --model 'my run.toml' --format json");
