@@ -153,7 +153,7 @@ Dataset random_data(const Options& options) {
   if (starts.back() < count) starts.push_back(count);
   return Dataset(memory_source(std::move(tokens), std::move(starts)),
                  {.sequence_length = options.length(),
-                  .packed = options.packed,
+                  .packing = options.packed ? Packing::documents : Packing::stream,
                   .vocab_size = options.model.vocab_size});
 }
 

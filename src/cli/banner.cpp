@@ -18,9 +18,11 @@ std::vector<std::string> banner(const RunPlan& plan, const Datasets& data, int t
   const Config& config = plan.config;
   const Schedule& schedule = plan.schedule;
   const MeshShape& mesh = plan.mesh;
-  std::string data_line = fmt::format("data: {}, {} of {}", config.data.path,
-                                      counted(data.training.num_samples(), "training sample"),
-                                      counted(config.training.sequence_length, "token"));
+  std::string data_line =
+      fmt::format("data: {}, {} of {}", config.data.path,
+                  counted(data.training.num_samples(), "training sample"),
+                  plan.ragged() ? fmt::format("1 to {} tokens", config.training.sequence_length)
+                                : counted(config.training.sequence_length, "token"));
   if (data.held_out)
     data_line +=
         fmt::format(", {} held out", with_commas(std::to_string(data.held_out->num_samples())));
@@ -31,8 +33,7 @@ std::vector<std::string> banner(const RunPlan& plan, const Datasets& data, int t
                       mesh.data(), mesh.pipeline, mesh.tensor, counted(mesh.size(), "rank"),
                       config.comm.backend, counted(threads_per_rank, "thread"), device),
           fmt::format("schedule: {}, {} of {} per step", schedule.name,
-                      counted(schedule.num_microbatches, "microbatch"),
-                      counted(plan.sequences(), "sequence")),
+                      counted(schedule.num_microbatches, "microbatch"), plan.microbatch_text()),
           data_line,
           fmt::format("folders: {}, {}", folder_text("checkpoints", config.checkpoint.folder),
                       folder_text("metrics", config.metrics.folder))};

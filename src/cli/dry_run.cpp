@@ -10,8 +10,10 @@
 
 #include "sluice/base/error.h"
 #include "sluice/base/names.h"
+#include "sluice/base/text.h"
 #include "sluice/cli/report.h"
 #include "sluice/plan/searched_schedule.h"
+#include "sluice/run/batch_plan.h"
 #include "sluice/run/launch.h"
 #include "sluice/run/stash.h"
 #include "sluice/runtime/datasets.h"
@@ -70,7 +72,7 @@ std::string weights_problem(const RunPlan& plan, const std::vector<RankMemory>& 
 std::int64_t smaller_fused_peak(const RunPlan& plan) {
   if (plan.recompute() == RecomputeLevel::none || plan.config.parallelism.fuse_backward) return 0;
   if (is_searched(plan.config) && !plan.config.parallelism.device_memory_mib.empty()) return 0;
-  const StashBytes block = block_stash(plan, plan.slice_tokens(0));
+  const StashBytes block = block_stash(plan, plan.most_slice_tokens(0));
   if (block.after_i <= block.after_f) return 0;
   Config fused = plan.config;
   fused.parallelism.fuse_backward = true;
@@ -107,6 +109,32 @@ std::optional<bool> fits(const DryRun& dry) {
   return capped ? std::optional(true) : std::nullopt;
 }
 
+// What the first batches of unequal sequences hold, where the table has the most that any may.
+std::string first_batches(const RunPlan& plan, const Dataset& training) {
+  constexpr std::int64_t kBatches = 16;
+  const std::int64_t size = plan.config.training.global_batch_size;
+  const std::int64_t batches = std::min(kBatches, plan.config.training.steps);
+  const int microbatches = plan.schedule.num_microbatches;
+  RunPlan step = plan;
+  std::int64_t tokens = 0, stash = 0;
+  for (std::int64_t batch = 0; batch < batches; ++batch) {
+    std::vector<std::int64_t> lengths;
+    for (std::int64_t n = 0; n < size; ++n)
+      lengths.push_back(training.length(batch * size + n));
+    const BatchPlan dealt = deal_longest_first(lengths, microbatches, plan.mesh.data());
+    for (int rank = 0; rank < plan.mesh.data(); ++rank) {
+      step.microbatch_tokens = padded_tokens(dealt, lengths, rank, plan.mesh.tensor);
+      tokens = std::max(tokens, step.most_slice_tokens(0));
+      for (const std::int64_t peak : predicted_peaks(step))
+        stash = std::max(stash, peak);
+    }
+  }
+  return fmt::format(
+      "the first {} of this data have at most {} in a microbatch of a rank, and keep at most {} "
+      "MiB of activations on a rank; the table has the most that any batch may need",
+      counted(batches, "batch"), counted(tokens, "token"), mebibytes(static_cast<double>(stash)));
+}
+
 // What the data and the checkpoint say, where they are there.
 std::vector<std::string> check_files(const RunPlan& plan, int rollback) {
   const std::string& path = plan.config.data.path;
@@ -123,7 +151,12 @@ std::vector<std::string> check_files(const RunPlan& plan, int rollback) {
     return remarks;
   }
   const Datasets data = open_datasets(plan.config);
-  return check_before_run(plan, &data.training, rollback);
+  std::vector<std::string> remarks = check_before_run(plan, &data.training, rollback);
+  for (const std::string& note : overlong_notes(data))
+    remarks.push_back(note);
+  if (plan.ragged() && plan.config.training.steps > 0)
+    remarks.push_back(first_batches(plan, data.training));
+  return remarks;
 }
 
 void add_remarks(DryRun& dry) {

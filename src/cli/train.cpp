@@ -80,6 +80,8 @@ ExitCode run(const TrainRequest& request) {
         progress.note(line);
       for (const std::string& line : planned.notes)
         progress.note(line);
+      for (const std::string& line : overlong_notes(data))
+        progress.note(line);
     }
     RunEnd end = run_training(mine, world);
     if (end.stopped) stopped = true;

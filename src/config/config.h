@@ -24,9 +24,6 @@ constexpr auto names_of(RopeScalingKind) {
   return std::array<std::string_view, 2>{"none", "llama3"};
 }
 
-enum class Packing { stream, documents };
-constexpr auto names_of(Packing) { return std::array<std::string_view, 2>{"stream", "documents"}; }
-
 enum class OptimizerKind { adamw, sgd };
 constexpr auto names_of(OptimizerKind) { return std::array<std::string_view, 2>{"adamw", "sgd"}; }
 
@@ -91,13 +88,14 @@ struct DataConfig {
   DataFormat format = DataFormat::automatic;
   std::string tokenizer;  // a tokenizer.json; "": bytes
   Packing packing = Packing::stream;
+  Overlong overlong = Overlong::error;
   double validation_fraction = 0;
   bool operator==(const DataConfig&) const = default;
 };
 
 struct TrainingConfig {
   std::int64_t steps = 1000;
-  int sequence_length = 256;
+  int sequence_length = 256;               // with unequal sequences the most tokens of one
   int global_batch_size = 16;              // sequences
   NumberType dtype = NumberType::float32;  // of weights and activations
   NumberType gradient_dtype = NumberType::float32;

@@ -22,6 +22,8 @@ std::int64_t data_ranks_of(const Config& config) {
          config.parallelism.data_parallel_shard_degree;
 }
 
+bool is_ragged(const Config& config) { return config.data.packing == Packing::sequences; }
+
 int microbatches_of(const Config& config) {
   const int given = config.parallelism.num_microbatches;
   if (given) return given;

@@ -9,6 +9,9 @@
 
 namespace sluice {
 
+// Sequences have lengths of their own.
+bool is_ragged(const Config& config);
+
 // A copy in which every value is worked out. `sequence_length` is training.sequence_length.
 ModelConfig resolve_model(const ModelConfig& model, int sequence_length);
 

@@ -140,14 +140,20 @@ std::vector<ConfigKey> make_schema() {
        .help = "a tokenizer.json (byte-level BPE) for text; empty: tokens are bytes"},
       {SLUICE_KEY(data, packing),
        .help = "stream: documents follow one another within a sequence; documents: no attention "
-               "and no loss across the end of a document, and positions restart"},
+               "and no loss across the end of a document, and positions restart; sequences: each "
+               "document is a sequence of its own length"},
+      {SLUICE_KEY(data, overlong),
+       .help = "with packing = sequences, a document of more than training.sequence_length tokens "
+               "is an error, is dropped, or is truncated to that length"},
       {SLUICE_KEY(data, validation_fraction),
        .range = {.least = 0, .most = 1, .most_excluded = true},
-       .help = "share of the tokens, at the end of the data, held out for validation"},
+       .help = "share of the tokens, with packing = sequences of the documents, at the end of the "
+               "data, held out for validation"},
 
       {SLUICE_KEY(training, steps), .range = {0, kMaxSteps}, .help = "optimizer updates"},
       {SLUICE_KEY(training, sequence_length), .range = {1, 1 << 24},
-       .aliases = {"training.seq_len"}, .help = "tokens per sequence"},
+       .aliases = {"training.seq_len"},
+       .help = "tokens per sequence; with data.packing = sequences, the most that one may have"},
       {SLUICE_KEY(training, global_batch_size), .range = {1, 1 << 24},
        .help = "sequences per step, over all microbatches"},
       {SLUICE_KEY(training, dtype), .synonyms = {"fp32=float32", "bf16=bfloat16"},

@@ -128,7 +128,8 @@ void check_tensor_ranks(const Config& config, Problems& problems) {
         "model.kv_heads is {}: neither a multiple nor a divisor of "
         "parallelism.tensor_parallel_degree {}; change one of them",
         kv_heads, ranks);
-  if (!config.parallelism.sequence_parallel_norms || ranks == 1) return;
+  // Unequal sequences are padded until they divide.
+  if (!config.parallelism.sequence_parallel_norms || ranks == 1 || is_ragged(config)) return;
   const std::int64_t sequences =
       config.training.global_batch_size / data_ranks_of(config) / microbatches_of(config);
   const bool balanced = config.parallelism.slice_sizes.rule == SliceRule::balanced;
@@ -164,7 +165,9 @@ void check_types(const Config& config, Problems& problems) {
         narrow_weights ? ", or set optimizer.master_weights = false" : "");
 }
 
-void check_training(const Config& config, Problems& problems) {
+// Microbatches of as many sequences each.
+void check_batch(const Config& config, Problems& problems) {
+  if (is_ragged(config)) return;  // they are dealt by their tokens
   const int batch = config.training.global_batch_size;
   const int microbatches = microbatches_of(config);
   const std::int64_t data = data_ranks_of(config);
@@ -182,7 +185,16 @@ void check_training(const Config& config, Problems& problems) {
         data > 1
             ? fmt::format(", of which each of {} data-parallel copies takes {}", data, batch / data)
             : "");
+}
+
+void check_training(const Config& config, Problems& problems) {
+  check_batch(config, problems);
   check_types(config, problems);
+  if (config.data.overlong != Overlong::error && !is_ragged(config))
+    problems.add(
+        "data.overlong is {} and data.packing is {}: only with sequences can a document be too "
+        "long; set data.packing = sequences, or leave the key out",
+        config.data.overlong, config.data.packing);
   if (config.validation.interval > 0 && config.data.validation_fraction == 0)
     problems.add(
         "validation.interval is {}: data.validation_fraction is 0, so no data is held out; set it, "
@@ -208,6 +220,12 @@ void check_slices(const Config& config, Problems& problems) {
   const int length = config.training.sequence_length;
   const int slices = slices_of(parallelism);
   const std::vector<int>& sizes = parallelism.slice_sizes.list;
+  if (slices > 1 && is_ragged(config))
+    problems.add(
+        "parallelism.slices is {} and data.packing is sequences: slices are cut at the same tokens "
+        "of every sequence, and these have lengths of their own; use 1, or data.packing = "
+        "documents",
+        slices);
   if (slices > 1 && config.model.shape == ModelFamily::bert)
     problems.add(
         "parallelism.slices is {}: bert attends in both directions, so an earlier slice would need "

@@ -25,9 +25,9 @@ struct Device {
 
 class Replay {
  public:
-  Replay(const Schedule& schedule, std::span<const std::int64_t> slice_bytes)
+  Replay(const Schedule& schedule, std::span<const std::int64_t> tensor_bytes)
       : schedule_(schedule),
-        slice_bytes_(slice_bytes),
+        tensor_bytes_(tensor_bytes),
         devices_(schedule.programs.size()),
         used_at_{std::vector<std::int32_t>(schedule.num_cells(), -1),
                  std::vector<std::int32_t>(schedule.num_cells(), -1)},
@@ -63,7 +63,11 @@ class Replay {
   static std::size_t direction(const Op& op) {
     return op.kind == OpKind::F || op.kind == OpKind::SendF || op.kind == OpKind::RecvF ? 0 : 1;
   }
-  std::int64_t bytes(const Op& op) const { return slice_bytes_[op.slice]; }
+  std::int64_t bytes(const Op& op) const {
+    return tensor_bytes_[static_cast<std::size_t>(op.microbatch) *
+                             static_cast<std::size_t>(schedule_.num_slices) +
+                         static_cast<std::size_t>(op.slice)];
+  }
   static void hold(Device& device, std::int64_t bytes) {
     device.held += bytes;
     device.peak = std::max(device.peak, device.held);
@@ -121,7 +125,7 @@ class Replay {
   }
 
   const Schedule& schedule_;
-  std::span<const std::int64_t> slice_bytes_;
+  std::span<const std::int64_t> tensor_bytes_;
   std::vector<Device> devices_;
   // By direction and cell of the op that uses a tensor: its position, and what its sender knew.
   std::vector<std::int32_t> used_at_[2];
@@ -131,10 +135,12 @@ class Replay {
 }  // namespace
 
 std::vector<std::int64_t> peak_buffer_bytes(const Schedule& lowered,
-                                            std::span<const std::int64_t> slice_bytes) {
-  SLUICE_CHECK(slice_bytes.size() == static_cast<std::size_t>(lowered.num_slices),
-               "sizes of {} slices for {}", slice_bytes.size(), lowered.num_slices);
-  return Replay(lowered, slice_bytes).run();
+                                            std::span<const std::int64_t> tensor_bytes) {
+  SLUICE_CHECK(
+      std::ssize(tensor_bytes) == std::int64_t{lowered.num_microbatches} * lowered.num_slices,
+      "sizes of {} tensors for {} microbatches in {} slices", tensor_bytes.size(),
+      lowered.num_microbatches, lowered.num_slices);
+  return Replay(lowered, tensor_bytes).run();
 }
 
 }  // namespace sluice

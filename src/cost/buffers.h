@@ -13,9 +13,10 @@ namespace sluice {
 
 // Per device, the most bytes that such tensors can hold at once, whatever the speed of the others:
 // a replay of the lowered programs in which a sent tensor stays until something this device has
-// received proves that it was used. `slice_bytes` has the size of one tensor for each slice.
+// received proves that it was used. `tensor_bytes` has the size of one tensor by microbatch and
+// slice, slices fastest.
 // REQUIRES: `lowered` was proved by validate().
 std::vector<std::int64_t> peak_buffer_bytes(const Schedule& lowered,
-                                            std::span<const std::int64_t> slice_bytes);
+                                            std::span<const std::int64_t> tensor_bytes);
 
 }  // namespace sluice

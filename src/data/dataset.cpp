@@ -11,6 +11,12 @@ namespace {
 
 constexpr std::int64_t kMaxSequenceLength = std::int64_t{1} << 30;
 
+// The held-out part of so many tokens or documents.
+std::int64_t share_of(std::int64_t total, double fraction) {
+  return std::min(total,
+                  static_cast<std::int64_t>(std::floor(fraction * static_cast<double>(total))));
+}
+
 }  // namespace
 
 std::int64_t Sample::num_targets() const {
@@ -28,26 +34,74 @@ Dataset::Dataset(std::shared_ptr<const TokenSource> source, const DatasetOptions
                      kMaxSequenceLength);
   if (options.vocab_size < 1)
     throw user_error("the vocabulary has {} tokens: needs at least 1", options.vocab_size);
-  const std::int64_t total = source_->num_tokens();
-  const auto held_out =
-      std::min(total, static_cast<std::int64_t>(std::floor(fraction * static_cast<double>(total))));
-  const bool train = options.split == Split::train;
+  if (options.packing == Packing::sequences)
+    list_documents();
+  else
+    count_windows();
+}
+
+void Dataset::count_windows() {
+  const double fraction = options_.validation_fraction;
+  const std::int64_t total = source_->num_tokens(), held_out = share_of(total, fraction);
+  const bool train = options_.split == Split::train;
   begin_ = train ? 0 : total - held_out;
-  end_ = train ? total - held_out : total;
-  num_samples_ = (num_tokens() - 1) / options.sequence_length;
-  if (num_samples_ < 1) {
-    const std::string share =
-        fraction > 0
-            ? fmt::format(" ({} of {} at validation fraction {})",
-                          train ? "training data" : "validation data", total, number(fraction))
-            : std::string();
-    throw bad_data("'{}' has {} tokens{}: a sample of sequence length {} needs {}", source_->name(),
-                   num_tokens(), share, options.sequence_length, options.sequence_length + 1);
+  num_tokens_ = train ? total - held_out : held_out;
+  num_samples_ = (num_tokens_ - 1) / options_.sequence_length;
+  if (num_samples_ >= 1) return;
+  const std::string share = fraction > 0 ? fmt::format(" ({} of {} at validation fraction {})",
+                                                       train ? "training data" : "validation data",
+                                                       total, number(fraction))
+                                         : std::string();
+  throw bad_data("'{}' has {} tokens{}: a sample of sequence length {} needs {}", source_->name(),
+                 num_tokens_, share, options_.sequence_length, options_.sequence_length + 1);
+}
+
+void Dataset::list_documents() {
+  const std::vector<std::int64_t>& starts = source_->document_starts();
+  for (std::size_t n = 0; n + 1 < starts.size(); ++n)
+    if (starts[n + 1] > starts[n]) documents_.push_back(static_cast<std::int64_t>(n));
+  const std::int64_t total = std::ssize(documents_);
+  const std::int64_t held_out = share_of(total, options_.validation_fraction);
+  if (options_.split == Split::train)
+    documents_.resize(static_cast<std::size_t>(total - held_out));
+  else
+    documents_.erase(documents_.begin(), documents_.end() - held_out);
+
+  const auto length_of = [&](std::int64_t document) {
+    const auto n = static_cast<std::size_t>(document);
+    return starts[n + 1] - starts[n];
+  };
+  const std::int64_t most = options_.sequence_length, all = std::ssize(documents_);
+  const auto too_long = [&](std::int64_t document) { return length_of(document) > most; };
+  const std::int64_t num_long = std::count_if(documents_.begin(), documents_.end(), too_long);
+  if (num_long > 0) {
+    const std::int64_t first = *std::find_if(documents_.begin(), documents_.end(), too_long);
+    switch (options_.overlong) {
+      case Overlong::error:
+        throw bad_data(
+            "'{}' document {} has {} tokens: training.sequence_length is {}; raise it, or set "
+            "data.overlong to drop ({} of {} documents would be left out) or to truncate (they "
+            "would keep their first {} tokens)",
+            source_->name(), first, length_of(first), most, num_long, all, most);
+      case Overlong::drop: std::erase_if(documents_, too_long); break;
+      case Overlong::truncate: break;
+    }
+    overlong_note_ = fmt::format("{} of {} have more than {} tokens and were {}", num_long,
+                                 counted(all, "document"), most,
+                                 options_.overlong == Overlong::drop ? "dropped" : "truncated");
   }
+  num_samples_ = std::ssize(documents_);
+  for (const std::int64_t document : documents_)
+    num_tokens_ += std::min(length_of(document), most);
+  if (num_samples_ < 1)
+    throw bad_data("'{}' has {}, of which the {} data holds none{}: a sequence is one document",
+                   source_->name(), counted(total, "document"),
+                   options_.split == Split::train ? "training" : "validation",
+                   overlong_note_.empty() ? "" : " (" + overlong_note_ + ")");
 }
 
 std::int64_t Dataset::longest_document() const {
-  if (!options_.packed) return 0;
+  if (options_.packing == Packing::stream) return 0;
   const std::vector<std::int64_t>& starts = source_->document_starts();
   std::int64_t longest = 0;
   for (std::size_t n = 0; n + 1 < starts.size(); ++n)
@@ -76,29 +130,40 @@ std::string Dataset::identity() const {
       hash_of({reinterpret_cast<const char*>(digests.data()), digests.size() * sizeof digests[0]}));
 }
 
-Sample Dataset::sample(std::int64_t index) const {
+Dataset::Stretch Dataset::stretch_of(std::int64_t index) const {
   SLUICE_CHECK(index >= 0, "sample {}", index);
-  const std::int64_t epoch = epoch_of(index), length = options_.sequence_length;
   std::int64_t place = index % num_samples_;
   if (options_.shuffle)
-    place = Permutation(num_samples_, options_.seed, static_cast<std::uint64_t>(epoch)).at(place);
+    place = Permutation(num_samples_, options_.seed, static_cast<std::uint64_t>(epoch_of(index)))
+                .at(place);
+  const std::int64_t most = options_.sequence_length;
+  if (options_.packing != Packing::sequences) return {begin_ + place * most, most, true};
+  const auto document = static_cast<std::size_t>(documents_[static_cast<std::size_t>(place)]);
+  const std::int64_t first = source_->document_starts()[document];
+  const std::int64_t length = source_->document_starts()[document + 1] - first;
+  return {first, std::min(length, most), length > most};
+}
 
-  const std::int64_t first = begin_ + place * length;
+Sample Dataset::sample(std::int64_t index) const {
+  const Stretch stretch = stretch_of(index);
   Sample sample;
-  sample.tokens.resize(static_cast<std::size_t>(length) + 1);
-  source_->read(first, sample.tokens);
+  sample.tokens.resize(static_cast<std::size_t>(stretch.length + (stretch.more ? 1 : 0)));
+  source_->read(stretch.first, sample.tokens);
   const std::int64_t limit = options_.masks ? options_.masks->mask_token : options_.vocab_size;
   for (std::size_t n = 0; n < sample.tokens.size(); ++n)
     if (sample.tokens[n] >= limit)
       throw bad_data(
           "'{}' token {} is {}: the vocabulary has {} tokens{}; raise model.vocab_size, or use the "
           "model's tokenizer",
-          source_->name(), first + static_cast<std::int64_t>(n), sample.tokens[n],
+          source_->name(), stretch.first + static_cast<std::int64_t>(n), sample.tokens[n],
           options_.vocab_size, options_.masks ? fmt::format(", and {} is the mask", limit) : "");
   sample.targets.assign(sample.tokens.begin() + 1, sample.tokens.end());
-  sample.tokens.pop_back();
+  if (stretch.more)
+    sample.tokens.pop_back();
+  else
+    sample.targets.push_back(kNoTarget);
   sample.segment_starts = {0};
-  if (options_.packed) keep_documents_apart(sample, first);
+  if (options_.packing == Packing::documents) keep_documents_apart(sample, stretch.first);
   return options_.masks ? mask_sample(std::move(sample), index, *options_.masks) : sample;
 }
 

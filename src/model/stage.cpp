@@ -38,7 +38,9 @@ void Stage::cut_at(SliceBounds bounds) {
         bounds.size() - 1);
   rotations_.assign(bounds.size() - 1, {});
   positions_.assign(bounds.size() - 1, {});
-  long_lengths_ = long_lengths(plan_.shape, tensor_.size(), kind_.dtype, bounds, long_document_);
+  // Every row of unequal sequences has a length of its own; a document has at most the context's.
+  long_lengths_ = long_lengths(plan_.shape, tensor_.size(), kind_.dtype,
+                               plan_.ragged() ? plan_.slice_bounds() : bounds, long_document_);
   bounds_ = std::move(bounds);
 }
 
@@ -114,6 +116,10 @@ Stage::State& Stage::open(int microbatch, std::size_t slices) {
 
 at::Tensor Stage::forward(int microbatch, int slice, const Microbatch& data,
                           const at::Tensor& input) {
+  if (data.tokens.numel() == 0) {
+    states_[microbatch].empty = true;
+    return at::empty({0, plan_.shape.dim}, kind_.values());
+  }
   const auto c = static_cast<std::size_t>(slice);
   SliceContext made = context_of(data, c);
   State& state = open(microbatch, made.num_slices());
@@ -136,6 +142,7 @@ at::Tensor Stage::forward(int microbatch, int slice, const Microbatch& data,
 at::Tensor Stage::input_grad(int microbatch, int slice, at::Tensor d_output) {
   const auto c = static_cast<std::size_t>(slice);
   State& state = states_.at(microbatch);
+  if (state.empty) return embedding_ ? at::Tensor() : d_output;
   const SliceContext& context = state.contexts[c];
   begin_op(state, c);
   at::Tensor dx = std::move(d_output);
@@ -152,6 +159,10 @@ at::Tensor Stage::input_grad(int microbatch, int slice, at::Tensor d_output) {
 void Stage::weight_grad(int microbatch, int slice) {
   const auto c = static_cast<std::size_t>(slice);
   State& state = states_.at(microbatch);
+  if (state.empty) {
+    states_.erase(microbatch);
+    return;
+  }
   const SliceContext& context = state.contexts[c];
   begin_op(state, c);
   if (head_) head_->weight_grad(state.head[c]);
@@ -164,6 +175,10 @@ void Stage::weight_grad(int microbatch, int slice) {
 at::Tensor Stage::backward(int microbatch, int slice, at::Tensor d_output) {
   const auto c = static_cast<std::size_t>(slice);
   State& state = states_.at(microbatch);
+  if (state.empty) {
+    states_.erase(microbatch);
+    return embedding_ ? at::Tensor() : d_output;
+  }
   const SliceContext& context = state.contexts[c];
   begin_op(state, c);
   at::Tensor dx = std::move(d_output);
@@ -181,6 +196,8 @@ at::Tensor Stage::backward(int microbatch, int slice, at::Tensor d_output) {
 
 at::Tensor Stage::evaluate(int microbatch, int slice, const Microbatch& data,
                            const at::Tensor& input) {
+  if (data.tokens.numel() == 0)
+    return head_ ? at::Tensor() : at::empty({0, plan_.shape.dim}, kind_.values());
   const auto c = static_cast<std::size_t>(slice);
   const SliceContext context = context_of(data, c);
   State& state = open(microbatch, context.num_slices());

@@ -18,7 +18,7 @@
 namespace sluice {
 
 // The data of one microbatch: B sequences of `length` tokens. Microbatches of a step may differ in
-// both.
+// both. One without tokens is not computed: empty tensors pass between the stages.
 struct Microbatch {
   at::Tensor tokens;   // (B, length), 64-bit
   at::Tensor targets;  // (B, length), -1: no loss
@@ -83,6 +83,7 @@ class Stage {
     std::vector<Head::Stash> head;
     std::vector<SliceContext> contexts;
     int slices_left = 0;
+    bool empty = false;  // without tokens: there is nothing to do
   };
 
   struct Working {

@@ -36,10 +36,11 @@ std::int64_t boundary_bytes(const RunPlan& plan, std::int64_t tokens) {
 }
 
 std::vector<std::int64_t> buffer_bytes(const RunPlan& plan) {
-  std::vector<std::int64_t> slices;
-  for (int slice = 0; slice < plan.schedule.num_slices; ++slice)
-    slices.push_back(boundary_bytes(plan, plan.slice_tokens(slice)));
-  return peak_buffer_bytes(plan.schedule, slices);
+  std::vector<std::int64_t> tensors;
+  for (int microbatch = 0; microbatch < plan.schedule.num_microbatches; ++microbatch)
+    for (int slice = 0; slice < plan.schedule.num_slices; ++slice)
+      tensors.push_back(boundary_bytes(plan, plan.slice_tokens(microbatch, slice)));
+  return peak_buffer_bytes(plan.schedule, tensors);
 }
 
 }  // namespace sluice

@@ -1,5 +1,6 @@
 #include "sluice/run/op_costs.h"
 
+#include "sluice/base/error.h"
 #include "sluice/run/memory.h"
 #include "sluice/run/stash.h"
 
@@ -17,6 +18,28 @@ std::int64_t reduced_bytes(const RunPlan& plan, int stage) {
   return elements * plan.gradient_bytes();
 }
 
+// Each op takes one unit of time, since only its bytes count.
+OpCosts bytes_of_ops(const RunPlan& plan, int stage, std::int64_t tokens) {
+  OpCosts costs;
+  costs.f = costs.i = costs.w = 1;
+  costs.b = 2;
+  if (tokens == 0) return costs;  // nothing is computed, so nothing is kept
+  const StashBytes block = block_stash(plan, tokens), head = head_stash(plan, tokens);
+  const StageLayers layers = plan.layers_of(stage);
+  const auto blocks = static_cast<double>(layers.end - layers.first);
+  costs.after_f = blocks * static_cast<double>(block.after_f);
+  costs.after_i = blocks * static_cast<double>(block.after_i);
+  costs.kv_gradient = blocks * static_cast<double>(key_value_gradient_bytes(plan, tokens));
+  const auto sent = static_cast<double>(boundary_bytes(plan, tokens));
+  if (!layers.head) costs.sent_forward = sent;
+  if (!layers.embedding) costs.sent_backward = sent;
+  if (layers.head) {
+    costs.after_f += static_cast<double>(head.after_f);
+    costs.after_i += static_cast<double>(head.after_i);
+  }
+  return costs;
+}
+
 }  // namespace
 
 Costs byte_costs(const RunPlan& plan) {
@@ -27,32 +50,22 @@ Costs byte_costs(const RunPlan& plan) {
   if (plan.mesh.data() > 1)
     for (int stage = 0; stage < schedule.num_stages(); ++stage)
       all.reduce.push_back(static_cast<double>(reduced_bytes(plan, stage)));
-  for (int slice = 0; slice < schedule.num_slices; ++slice) {
-    const std::int64_t tokens = plan.slice_tokens(slice);
-    const StashBytes block = block_stash(plan, tokens), head = head_stash(plan, tokens);
-    const auto kv_gradient = static_cast<double>(key_value_gradient_bytes(plan, tokens));
-    const auto sent = static_cast<double>(boundary_bytes(plan, tokens));
-    for (int stage = 0; stage < schedule.num_stages(); ++stage) {
-      const StageLayers layers = plan.layers_of(stage);
-      const auto blocks = static_cast<double>(layers.end - layers.first);
-      OpCosts& costs = all.at(stage, slice);
-      costs.f = costs.i = costs.w = 1;
-      costs.b = 2;
-      costs.after_f = blocks * static_cast<double>(block.after_f);
-      costs.after_i = blocks * static_cast<double>(block.after_i);
-      costs.kv_gradient = blocks * kv_gradient;
-      if (!layers.head) costs.sent_forward = sent;
-      if (!layers.embedding) costs.sent_backward = sent;
-      if (layers.head) {
-        costs.after_f += static_cast<double>(head.after_f);
-        costs.after_i += static_cast<double>(head.after_i);
-      }
-    }
+  for (int slice = 0; slice < schedule.num_slices; ++slice)
+    for (int stage = 0; stage < schedule.num_stages(); ++stage)
+      all.at(stage, slice) = bytes_of_ops(plan, stage, plan.most_slice_tokens(slice));
+  if (!plan.microbatch_tokens.empty()) {
+    std::vector<OpCosts> table;
+    for (const std::int64_t tokens : plan.microbatch_tokens)
+      for (int stage = 0; stage < schedule.num_stages(); ++stage)
+        table.push_back(bytes_of_ops(plan, stage, tokens));
+    all.set_microbatches(std::move(table));
   }
   return all;
 }
 
 Costs costs_of_parts(const PartTimes& times, const RunPlan& plan) {
+  SLUICE_CHECK(plan.microbatch_tokens.empty(), "times of {} unequal microbatches",
+               plan.microbatch_tokens.size());
   Costs costs = byte_costs(plan);
   const std::vector<std::int64_t> sizes =
       slice_sizes_of(plan.schedule, plan.config.training.sequence_length);

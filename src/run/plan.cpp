@@ -2,13 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
 #include <set>
 
 #include "sluice/base/error.h"
 #include "sluice/base/names.h"
+#include "sluice/base/text.h"
 #include "sluice/config/model.h"
 #include "sluice/cost/slices.h"
+#include "sluice/run/batch_plan.h"
 #include "sluice/run/runnable.h"
 
 namespace sluice {
@@ -46,17 +49,34 @@ void fill_slices(const Config& config, Schedule& schedule) {
 }  // namespace
 
 std::int64_t RunPlan::sequences() const {
-  return config.training.global_batch_size / mesh.data() / schedule.num_microbatches;
+  const std::int64_t parts = std::int64_t{mesh.data()} * schedule.num_microbatches;
+  return padded_to(config.training.global_batch_size, parts) / parts;
 }
 
 std::vector<std::int64_t> RunPlan::slice_bounds() const {
   return sluice::slice_bounds(slice_sizes_of(schedule, config.training.sequence_length));
 }
 
-std::int64_t RunPlan::slice_tokens(int slice) const {
-  return sequences() * (schedule.slice_sizes.empty()
-                            ? config.training.sequence_length
-                            : schedule.slice_sizes[static_cast<std::size_t>(slice)]);
+std::int64_t RunPlan::slice_tokens(int microbatch, int slice) const {
+  if (!microbatch_tokens.empty()) return microbatch_tokens[static_cast<std::size_t>(microbatch)];
+  const std::int64_t tokens =
+      sequences() * (schedule.slice_sizes.empty()
+                         ? config.training.sequence_length
+                         : schedule.slice_sizes[static_cast<std::size_t>(slice)]);
+  return ragged() ? padded_to(tokens, mesh.tensor) : tokens;
+}
+
+std::int64_t RunPlan::most_slice_tokens(int slice) const {
+  std::int64_t most = 0;
+  const int different = microbatch_tokens.empty() ? 1 : schedule.num_microbatches;
+  for (int microbatch = 0; microbatch < different; ++microbatch)
+    most = std::max(most, slice_tokens(microbatch, slice));
+  return most;
+}
+
+std::string RunPlan::microbatch_text() const {
+  return ragged() ? fmt::format("at most {}", counted(most_slice_tokens(0), "token"))
+                  : counted(sequences(), "sequence");
 }
 
 StageLayers RunPlan::layers_of(int stage) const {

@@ -4,9 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "sluice/config/config.h"
+#include "sluice/config/resolve.h"
 #include "sluice/cost/measured_on.h"
 #include "sluice/cost/parameters.h"
 #include "sluice/run/mesh_shape.h"
@@ -23,13 +25,22 @@ struct RunPlan {
   // What each device stashes at its peak, as the simulator predicts it (plan/plan_run.h). Empty:
   // not predicted.
   std::vector<std::int64_t> peak_stash_bytes;
+  // Of one step of unequal sequences on one data rank: the tokens of each microbatch, padded
+  // (run/batch_plan.h). Empty: every microbatch is as large as it can be.
+  std::vector<std::int64_t> microbatch_tokens;
 
-  // Sequences of a microbatch.
+  // Sequences have lengths of their own, up to the configured one.
+  bool ragged() const { return is_ragged(config); }
+  // Sequences of a microbatch. Of unequal ones: how many of the configured length have as many
+  // tokens as a microbatch may have.
   std::int64_t sequences() const;
   // Where the slices of a sequence begin and end: {0, length} for a whole one.
   std::vector<std::int64_t> slice_bounds() const;
-  // Tokens of a slice over all sequences of a microbatch.
-  std::int64_t slice_tokens(int slice) const;
+  // Tokens of a slice over all sequences of a microbatch; the most of any microbatch.
+  std::int64_t slice_tokens(int microbatch, int slice) const;
+  std::int64_t most_slice_tokens(int slice) const;
+  // What a microbatch holds, in words.
+  std::string microbatch_text() const;
   StageLayers layers_of(int stage) const;
   // The stages of a device, ascending, each once: with two pipes it may hold both copies of one.
   std::vector<int> stages_of(int device) const;

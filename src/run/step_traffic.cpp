@@ -114,7 +114,7 @@ Traffic step_traffic(const RunPlan& plan, int device, int data_rank) {
   const std::int64_t t = plan.mesh.tensor;
   for (const Op& op : lowered.programs[static_cast<std::size_t>(device)]) {
     if (!has_microbatch(op.kind)) continue;
-    const std::int64_t tokens = plan.slice_tokens(op.slice);
+    const std::int64_t tokens = plan.slice_tokens(op.microbatch, op.slice);
     const std::int64_t unit = tokens * plan.shape.dim * (t - 1) / t;
     if (is_send(op.kind)) {
       traffic.add(TrafficClass::boundary, boundary_bytes(plan, tokens) / plan.element_bytes());

@@ -115,7 +115,7 @@ std::int64_t workspace_bytes(const RunPlan& plan, std::span<const int> stages) {
   for (const int stage : stages) {
     const StageLayers layers = plan.layers_of(stage);
     for (int slice = 0; slice < plan.schedule.num_slices; ++slice) {
-      const std::int64_t tokens = plan.slice_tokens(slice);
+      const std::int64_t tokens = plan.most_slice_tokens(slice);
       for (const auto& [has, part] :
            {std::pair{layers.embedding, embedding_workspace(plan, tokens)},
             std::pair{layers.end > layers.first, block_workspace(plan, tokens)},

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "sluice/base/error.h"
+#include "sluice/run/batch_plan.h"
 
 namespace sluice {
 namespace {
@@ -17,6 +18,7 @@ void fill(Microbatch& batch, std::int64_t row, const Sample& sample) {
 }
 
 void count(const Sample& sample, GlobalBatch& batch) {
+  batch.num_tokens += std::ssize(sample.tokens);
   batch.num_targets += sample.num_targets();
   const auto& starts = sample.segment_starts;
   for (std::size_t d = 0; d < starts.size(); ++d) {
@@ -24,6 +26,29 @@ void count(const Sample& sample, GlobalBatch& batch) {
         d + 1 < starts.size() ? starts[d + 1] : static_cast<double>(sample.tokens.size());
     batch.squared_lengths += (end - starts[d]) * (end - starts[d]);
   }
+}
+
+// One row of sequences, each a document of its own; what pads it is one, too.
+Microbatch row_of(const std::vector<Sample>& samples, int multiple) {
+  std::int64_t length = 0;
+  for (const Sample& sample : samples)
+    length += std::ssize(sample.tokens);
+  Microbatch batch;
+  const std::int64_t padded = padded_to(length, multiple);
+  batch.tokens = at::zeros({1, padded}, at::kLong);
+  batch.targets = at::full({1, padded}, std::int64_t{kNoTarget}, at::kLong);
+  std::vector<std::int64_t>& starts = batch.documents.starts.emplace_back();
+  std::int64_t place = 0;
+  for (const Sample& sample : samples) {
+    starts.push_back(place);
+    std::copy(sample.tokens.begin(), sample.tokens.end(),
+              batch.tokens.mutable_data_ptr<std::int64_t>() + place);
+    std::copy(sample.targets.begin(), sample.targets.end(),
+              batch.targets.mutable_data_ptr<std::int64_t>() + place);
+    place += std::ssize(sample.tokens);
+  }
+  if (place < padded) starts.push_back(place);
+  return batch;
 }
 
 }  // namespace
@@ -63,6 +88,29 @@ GlobalBatch load_batch(const Dataset& data, const BatchRange& range, int num_mic
   // Every rank sees all of the data, so nobody has to be asked for the rest.
   for (std::int64_t n = range.first; n < std::min(range.first + range.sequences, range.end); ++n)
     if (n < first || n >= first + sequences) count(data.sample(n), out);
+  return out;
+}
+
+GlobalBatch load_sequences(const Dataset& data, const BatchRange& range, int num_microbatches,
+                           const DataShare& share, int multiple) {
+  SLUICE_CHECK(range.first < range.end, "samples {} to {}", range.first, range.end);
+  const std::int64_t end = std::min(range.first + range.sequences, range.end);
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t n = range.first; n < end; ++n)
+    lengths.push_back(data.length(n));
+  const BatchPlan plan = deal_longest_first(lengths, num_microbatches, share.count);
+
+  GlobalBatch out;
+  for (const auto& shares : plan.microbatches) {
+    std::vector<Sample> own;
+    for (int index = 0; index < share.count; ++index)
+      for (const std::int64_t sequence : shares[static_cast<std::size_t>(index)]) {
+        Sample sample = data.sample(range.first + sequence);
+        count(sample, out);
+        if (index == share.index) own.push_back(std::move(sample));
+      }
+    out.microbatches.push_back(row_of(own, multiple));
+  }
   return out;
 }
 

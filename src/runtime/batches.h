@@ -12,7 +12,8 @@ namespace sluice {
 
 struct GlobalBatch {
   std::vector<Microbatch> microbatches;
-  // Over all data ranks:
+  // Over all data ranks, without padding:
+  std::int64_t num_tokens = 0;
   std::int64_t num_targets = 0;  // tokens with a loss; may be 0
   double squared_lengths = 0;    // of all documents, added up: attention's work grows with it
 };
@@ -35,5 +36,12 @@ struct DataShare {
 // < end, and the sequences are a multiple of the number of microbatches of all shares.
 GlobalBatch load_batch(const Dataset& data, const BatchRange& range, int num_microbatches,
                        const DataShare& share = {}, const SliceBounds& bounds = {});
+
+// The same of unequal sequences: all of them are dealt to the microbatches of all shares
+// (deal_longest_first), and a microbatch is one row of the share's sequences, one after the other
+// and kept apart, padded to a multiple of `multiple` tokens that have no targets. It may have no
+// tokens. At the end of the samples there are fewer sequences, and no padding in their place.
+GlobalBatch load_sequences(const Dataset& data, const BatchRange& range, int num_microbatches,
+                           const DataShare& share = {}, int multiple = 1);
 
 }  // namespace sluice

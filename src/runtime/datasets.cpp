@@ -39,10 +39,20 @@ MaskOptions masks_of(const Config& config, const TokenSource& source) {
 
 }  // namespace
 
+std::vector<std::string> overlong_notes(const Datasets& data) {
+  std::vector<std::string> notes;
+  if (const std::string& note = data.training.overlong_note(); !note.empty())
+    notes.push_back("training data: " + note);
+  if (data.held_out && !data.held_out->overlong_note().empty())
+    notes.push_back("validation data: " + data.held_out->overlong_note());
+  return notes;
+}
+
 Datasets open_datasets(const Config& config) {
   const std::shared_ptr<const TokenSource> source = open_source(config.data);
   DatasetOptions options{.sequence_length = config.training.sequence_length,
-                         .packed = config.data.packing == Packing::documents,
+                         .packing = config.data.packing,
+                         .overlong = config.data.overlong,
                          .validation_fraction = config.data.validation_fraction,
                          .vocab_size = config.model.vocab_size,
                          .seed = static_cast<std::uint64_t>(config.debug.seed)};

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "sluice/config/config.h"
 #include "sluice/data/dataset.h"
@@ -18,5 +20,8 @@ struct Datasets {
 // UserError: 2 for a missing file or a value that does not fit the data, 3 for data that cannot be
 // trusted.
 Datasets open_datasets(const Config& config);
+
+// What was dropped or truncated, one line for each split.
+std::vector<std::string> overlong_notes(const Datasets& data);
 
 }  // namespace sluice

@@ -14,7 +14,8 @@ struct StepResult {
   double loss = 0;           // mean over all target tokens of the global batch
   double gradient_norm = 0;  // before clipping
   double learning_rate = 0;
-  std::int64_t num_targets = 0;  // tokens with a loss in the global batch
+  std::int64_t num_tokens = 0;   // of the global batch
+  std::int64_t num_targets = 0;  // those with a loss
   double squared_lengths = 0;    // of its documents (GlobalBatch)
   ExecutedStep executed;         // this rank's
   bool stop = false;             // some rank was asked to stop before the end of the step

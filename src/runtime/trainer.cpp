@@ -86,8 +86,10 @@ bool Trainer::holds(int stage, const std::string& name) {
 }
 
 GlobalBatch Trainer::load(const Dataset& data, const BatchRange& range) const {
-  return load_batch(data, range, plan_.schedule.num_microbatches,
-                    {mesh_.place().data, mesh_.shape().data()}, plan_.slice_bounds());
+  const DataShare share{mesh_.place().data, mesh_.shape().data()};
+  const int microbatches = plan_.schedule.num_microbatches;
+  return plan_.ragged() ? load_sequences(data, range, microbatches, share, mesh_.shape().tensor)
+                        : load_batch(data, range, microbatches, share, plan_.slice_bounds());
 }
 
 void Trainer::begin(GlobalBatch batch, double scale) {
@@ -181,6 +183,7 @@ std::optional<StepResult> Trainer::advance(std::int64_t number, const std::funct
   const double scale = batch.num_targets > 0 ? 1.0 / static_cast<double>(batch.num_targets) : 0;
   StepResult result;
   result.number = number;
+  result.num_tokens = batch.num_tokens;
   result.num_targets = batch.num_targets;
   result.squared_lengths = batch.squared_lengths;
   result.learning_rate =

@@ -95,7 +95,6 @@ class StepReports {
  private:
   StepMetrics metrics_of(const StepResult& result, double seconds,
                          const std::vector<RankFigures>& ranks) {
-    const TrainingConfig& training = run_.plan.config.training;
     StepMetrics metrics;
     metrics.step = result.number;
     metrics.time =
@@ -103,7 +102,7 @@ class StepReports {
     metrics.loss = result.loss;
     metrics.grad_norm = result.gradient_norm;
     metrics.lr = result.learning_rate;
-    metrics.tokens = std::int64_t{training.global_batch_size} * training.sequence_length;
+    metrics.tokens = result.num_tokens;
     metrics.step_time_s = seconds;
     const auto tokens = static_cast<double>(metrics.tokens);
     metrics.tps = tokens / seconds / world_.size();

@@ -86,7 +86,7 @@ TEST_F(CudaPacked, TrainingMakesItsPlansAtTheStart) {
   for (std::int32_t& token : tokens)
     token = static_cast<std::int32_t>(random() % 64);
   const Dataset data(memory_source(std::move(tokens), std::move(starts)),
-                     {.sequence_length = 1024, .packed = true, .vocab_size = 64});
+                     {.sequence_length = 1024, .packing = Packing::documents, .vocab_size = 64});
   for (const auto& [slices, level] :
        {std::pair(1, RecomputeLevel::none), std::pair(1, RecomputeLevel::all_but_attention),
         std::pair(3, RecomputeLevel::none), std::pair(3, RecomputeLevel::full)}) {

@@ -52,7 +52,7 @@ TEST(Dataset, PlainNeighboursShareOneToken) {
 TEST(Dataset, PackedDocumentsKeepApart) {
   // Documents [0,3) [3,3) [3,4) [4,9) [9,13): boundaries inside, at the end and after a window.
   DatasetOptions options = ordered(4);
-  options.packed = true;
+  options.packing = Packing::documents;
   const Dataset data(counting(13, {0, 3, 3, 4, 9, 13}), options);
   ASSERT_EQ(data.num_samples(), 3);
   EXPECT_EQ(data.longest_document(), 4);  // that of 5 tokens is cut
@@ -72,7 +72,7 @@ TEST(Dataset, PackedSegmentsAreThePiecesOfDocumentsWhereverTheyFall) {
     return std::upper_bound(starts.begin(), starts.end(), token) - starts.begin();
   };
   DatasetOptions options = ordered(32);
-  options.packed = true;
+  options.packing = Packing::documents;
   const Dataset data(counting(total, starts), options);
   for (std::int64_t n = 0; n < data.num_samples(); ++n) {
     const Sample sample = data.sample(n);
@@ -259,7 +259,7 @@ TEST(Masking, FifteenPercentAreChosenAndSplitEightyTenTen) {
 
 TEST(Masking, AMaskedDatasetHidesByTheIndexOfTheSample) {
   DatasetOptions options = ordered(20);
-  options.packed = true;
+  options.packing = Packing::documents;
   const auto source = counting(101, {0, 7, 30, 101});
   const Dataset plain(source, options);
   options.masks = masks();

@@ -78,7 +78,7 @@ OpWorkspace measure(const RunPlan& plan, Part part) {
   const Microbatch batch{tokens, tokens, {}, plan.slice_bounds()};
   const int slices = plan.schedule.num_slices;
   const auto boundary = [&] {
-    return at::ones({plan.slice_tokens(0), plan.shape.dim}, tensor_kind(plan, at::kCPU).dtype);
+    return at::ones({plan.most_slice_tokens(0), plan.shape.dim}, tensor_kind(plan, at::kCPU).dtype);
   };
   OpWorkspace most;
   std::vector<at::Tensor> outputs(static_cast<std::size_t>(slices));
@@ -129,7 +129,7 @@ TEST(Workspace, EstimatesAreWhatTheAllocatorSees) {
                                    family, level, plan.config.training.dtype,
                                    plan.config.training.gradient_dtype, slices,
                                    static_cast<int>(part)));
-          const OpWorkspace estimated = estimate(plan, plan.slice_tokens(0));
+          const OpWorkspace estimated = estimate(plan, plan.most_slice_tokens(0));
           const OpWorkspace measured = measure(plan, part);
           expect_close(estimated.f, measured.f);
           expect_close(estimated.i, measured.i);

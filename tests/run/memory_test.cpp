@@ -95,7 +95,7 @@ TEST(Memory, SlicesWithoutSizesAreEqualToAToken) {
   const RunPlan plan = make_plan(resolve_config(config), lowered_schedule({"seq1f1b", 4}, 4, 8));
   std::vector<std::int64_t> tokens;
   for (int slice = 0; slice < 4; ++slice)
-    tokens.push_back(plan.slice_tokens(slice));
+    tokens.push_back(plan.most_slice_tokens(slice));
   EXPECT_EQ(tokens, (std::vector<std::int64_t>{9, 9, 6, 6}));
   EXPECT_EQ(plan.slice_bounds(), (std::vector<std::int64_t>{0, 3, 6, 8, 10}));
 }
@@ -140,7 +140,7 @@ TEST(Workspace, OfAGpuIsWhatAnH200Saw) {
 }
 
 std::vector<std::int64_t> buffers_of(const Case& c, int devices, int microbatches) {
-  const std::vector<std::int64_t> sizes(static_cast<std::size_t>(c.slices), 1);
+  const std::vector<std::int64_t> sizes(static_cast<std::size_t>(microbatches * c.slices), 1);
   return peak_buffer_bytes(lowered_schedule(c, devices, microbatches), sizes);
 }
 
@@ -156,8 +156,11 @@ TEST(Buffers, CountWhatMayBeBetweenStages) {
   // there, and the second gradient before anything proves that the first has arrived.
   Validation two = validate(read_schedule("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"));
   ASSERT_TRUE(two.valid());
-  const std::int64_t one[] = {1};
+  const std::int64_t one[] = {1, 1};
   EXPECT_EQ(peak_buffer_bytes(two.lowered, one), (Counts{3, 2}));
+  // Of unequal microbatches each counts as what it is.
+  const std::int64_t unequal[] = {1, 10};
+  EXPECT_EQ(peak_buffer_bytes(two.lowered, unequal)[0], 12);
   // Nothing comes back to the first device of GPipe before it has sent everything.
   EXPECT_GE(buffers_of({"gpipe"}, 4, 16)[0], 16);
   // 1F1B does not hold more with more microbatches.
@@ -166,7 +169,8 @@ TEST(Buffers, CountWhatMayBeBetweenStages) {
 
 TEST(Buffers, GrowWithTheSlice) {
   const Schedule schedule = lowered_schedule({"seq1f1b", 2}, 2, 4);
-  const std::int64_t small[] = {1, 1}, large[] = {10, 10}, mixed[] = {10, 1};
+  const std::int64_t small[] = {1, 1, 1, 1, 1, 1, 1, 1}, mixed[] = {10, 1, 10, 1, 10, 1, 10, 1},
+                     large[] = {10, 10, 10, 10, 10, 10, 10, 10};
   const auto least = peak_buffer_bytes(schedule, small), most = peak_buffer_bytes(schedule, large);
   const auto between = peak_buffer_bytes(schedule, mixed);
   for (std::size_t d = 0; d < 2; ++d) {

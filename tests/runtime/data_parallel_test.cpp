@@ -130,7 +130,7 @@ TEST(DataParallel, PackedDocumentsAreWeightedOverTheWholeBatch) {
     starts.push_back(at);
   starts.push_back(4000);
   run.source = test::tokens(starts);
-  run.data.packed = true;
+  run.data.packing = Packing::documents;
   const Trained serial = train({"1f1b", 1}, shape, run);
   run.mesh = {.shard = 4};
   run.microbatches = 2;

@@ -38,7 +38,7 @@ TrainOptions packed(std::shared_ptr<const TokenSource> source, int steps) {
   TrainOptions options;
   options.steps = steps;
   options.source = std::move(source);
-  options.data.packed = true;
+  options.data.packing = Packing::documents;
   return options;
 }
 
@@ -53,7 +53,7 @@ TEST(Packing, AMicrobatchKnowsItsDocuments) {
   EXPECT_TRUE(load_batch(Dataset(short_documents(), options), {0, 4}, 2)
                   .microbatches[1]
                   .documents.single());
-  options.packed = true;
+  options.packing = Packing::documents;
   const Dataset data(short_documents(), options);
   const GlobalBatch batch = load_batch(data, {4, 4}, 2);
   std::int64_t targets = 0;
@@ -94,7 +94,7 @@ TEST(Packing, PackedDocumentsGiveTheGradientOfSeparateOnes) {
 TEST(Packing, DocumentsMakeADifference) {
   const ModelShape shape = shape_of(ModelFamily::gpt2, false);
   TrainOptions stream = packed(short_documents(), 1);
-  stream.data.packed = false;
+  stream.data.packing = Packing::stream;
   EXPECT_NE(train({"1f1b", 1}, shape, stream).losses,
             train({"1f1b", 1}, shape, packed(short_documents(), 1)).losses);
 }

@@ -85,6 +85,7 @@ RunPlan plan_of(const Case& c, const ModelShape& shape, const TrainOptions& run)
   if (run.gpu) config.cluster.device = DeviceKind::cuda;
   config.recompute.level = run.level;
   config.debug.seed = 11;
+  config.data.packing = run.data.packing;
   config.training.dtype = c.dtype;
   config.training.steps = 10;
   config.training.max_norm = run.max_norm;

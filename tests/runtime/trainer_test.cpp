@@ -171,8 +171,9 @@ TEST(Trainer, EvaluationDoesNotDependOnHowSamplesAreDealt) {
     MeshShape mesh = {};
   };
   // The lengths of the documents differ, and so do the numbers of targets.
-  const Dataset data(tokens({0, 3, 40, 41, 300, 317, 900, 1000, 2222, 4000}),
-                     {.sequence_length = 16, .packed = true, .vocab_size = 64, .shuffle = false});
+  const Dataset data(
+      tokens({0, 3, 40, 41, 300, 317, 900, 1000, 2222, 4000}),
+      {.sequence_length = 16, .packing = Packing::documents, .vocab_size = 64, .shuffle = false});
   const auto evaluated = [&](const Deal& deal, std::int64_t samples) {
     RunPlan plan = test::plan_for(shape_of(ModelFamily::llama, false),
                                   lowered_schedule(deal.c, deal.microbatches), 16, deal.batch);
