@@ -40,6 +40,12 @@ UserError user_error(fmt::format_string<Args...> text, Args&&... args) {
   return UserError(fmt::format(text, std::forward<Args>(args)...));
 }
 
+// throw bad_data("{} is {}: cause", ...): exit code 3.
+template <typename... Args>
+UserError bad_data(fmt::format_string<Args...> text, Args&&... args) {
+  return UserError(fmt::format(text, std::forward<Args>(args)...), ExitCode::bad_data);
+}
+
 // A text of the library calls an option by the name of its field, between backquotes: `devices`.
 // Who took the option from a user writes it as that user does: `spelling` gives --devices, or the
 // key of a configuration; "" leaves it as it is. `field` stands for the word itself: flag, or key.

@@ -17,6 +17,7 @@
 #include "sluice/run/launch.h"
 #include "sluice/run/stash.h"
 #include "sluice/runtime/datasets.h"
+#include "sluice/runtime/planned_batch.h"
 #include "sluice/runtime/preflight.h"
 
 namespace sluice::cli {
@@ -72,7 +73,7 @@ std::string weights_problem(const RunPlan& plan, const std::vector<RankMemory>& 
 std::int64_t smaller_fused_peak(const RunPlan& plan) {
   if (plan.recompute() == RecomputeLevel::none || plan.config.parallelism.fuse_backward) return 0;
   if (is_searched(plan.config) && !plan.config.parallelism.device_memory_mib.empty()) return 0;
-  const StashBytes block = block_stash(plan, plan.most_slice_tokens(0));
+  const StashBytes block = block_stash(plan, plan.largest_share(0));
   if (block.after_i <= block.after_f) return 0;
   Config fused = plan.config;
   fused.parallelism.fuse_backward = true;
@@ -114,17 +115,22 @@ std::string first_batches(const RunPlan& plan, const Dataset& training) {
   constexpr std::int64_t kBatches = 16;
   const std::int64_t size = plan.config.training.global_batch_size;
   const std::int64_t batches = std::min(kBatches, plan.config.training.steps);
-  const int microbatches = plan.schedule.num_microbatches;
   RunPlan step = plan;
   std::int64_t tokens = 0, stash = 0;
-  for (std::int64_t batch = 0; batch < batches; ++batch) {
+  for (std::int64_t number = 1; number <= batches; ++number) {
     std::vector<std::int64_t> lengths;
     for (std::int64_t n = 0; n < size; ++n)
-      lengths.push_back(training.length(batch * size + n));
-    const BatchPlan dealt = deal_longest_first(lengths, microbatches, plan.mesh.data());
+      lengths.push_back(training.length((number - 1) * size + n));
+    const BatchPlan dealt =
+        plan.batch_plans
+            ? planned_batch(*plan.batch_plans, number, lengths)
+            : deal_longest_first(lengths, plan.schedule.num_microbatches, plan.mesh.data());
+    const int count = dealt.num_microbatches();
+    step.schedule = count == plan.schedule.num_microbatches ? plan.schedule
+                                                            : plan.batch_plans->schedules.at(count);
     for (int rank = 0; rank < plan.mesh.data(); ++rank) {
-      step.microbatch_tokens = padded_tokens(dealt, lengths, rank, plan.mesh.tensor);
-      tokens = std::max(tokens, step.most_slice_tokens(0));
+      step.shares = token_shares(dealt, lengths, rank, plan.mesh.tensor);
+      tokens = std::max(tokens, step.largest_share(0).tokens);
       for (const std::int64_t peak : predicted_peaks(step))
         stash = std::max(stash, peak);
     }

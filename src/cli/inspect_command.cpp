@@ -29,10 +29,12 @@ std::string json(const CheckpointInfo& info, const CheckpointDigest& held) {
   const CheckpointMesh& mesh = info.mesh;
   return fmt::format(
       "{{\n  \"step\": {},\n"
-      "  \"mesh\": {{\"data\": {}, \"pipeline\": {}, \"tensor\": {}, \"sequence\": {}}},\n"
+      "  \"mesh\": {{\"data\": {}, \"pipeline\": {}, \"tensor\": {}, \"sequence\": {}, "
+      "\"order\": {}}},\n"
       "  \"schedule\": {},\n  \"config\": {},\n  \"tensors\": {},\n  \"states\": {},\n"
       "  \"weights_sha256\": \"{}\"\n}}\n",
-      info.step, mesh.data, mesh.pipeline, mesh.tensor, mesh.sequence, json_quote(info.schedule),
+      info.step, mesh.data, mesh.pipeline, mesh.tensor, mesh.sequence, json_quote(mesh.order),
+      json_quote(info.schedule),
       json_quote(info.config), tensors_json(held.weights), tensors_json(held.states),
       held.weights_sha256);
 }

@@ -147,6 +147,12 @@ struct ParallelismConfig {
   bool operator==(const ParallelismConfig&) const = default;
 };
 
+// Which ranks share which sequences, where these are unequal.
+struct FlexspConfig {
+  std::string plan_file;  // batch plans to replay; "": batches are dealt, longest first
+  bool operator==(const FlexspConfig&) const = default;
+};
+
 struct RecomputeConfig {
   RecomputeLevel level = RecomputeLevel::none;
   bool operator==(const RecomputeConfig&) const = default;
@@ -204,6 +210,7 @@ struct Config {
   OptimizerConfig optimizer;
   LrSchedulerConfig lr_scheduler;
   ParallelismConfig parallelism;
+  FlexspConfig flexsp;
   RecomputeConfig recompute;
   CheckpointConfig checkpoint;
   ValidationConfig validation;

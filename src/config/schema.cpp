@@ -246,6 +246,10 @@ std::vector<ConfigKey> make_schema() {
        .help = "update at once, check the global gradient norm later, and roll back if it "
                "must be clipped"},
 
+      {SLUICE_KEY(flexsp, plan_file),
+       .help = "with data.packing = sequences, a file of batch plans to replay: which ranks share "
+               "which sequences, step by step; empty: sequences are dealt longest first"},
+
       {SLUICE_KEY(recompute, level), .aliases = {"activation_checkpoint.mode"},
        .help = "what the backward computes again: nothing; norms and activations; also the "
                "MLP's up projection; everything except attention; the whole layer"},

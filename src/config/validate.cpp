@@ -195,6 +195,11 @@ void check_training(const Config& config, Problems& problems) {
         "data.overlong is {} and data.packing is {}: only with sequences can a document be too "
         "long; set data.packing = sequences, or leave the key out",
         config.data.overlong, config.data.packing);
+  if (!config.flexsp.plan_file.empty() && !is_ragged(config))
+    problems.add(
+        "flexsp.plan_file is {} and data.packing is {}: batch plans deal sequences of their own "
+        "lengths; set data.packing = sequences, or leave the key out",
+        config.flexsp.plan_file, config.data.packing);
   if (config.validation.interval > 0 && config.data.validation_fraction == 0)
     problems.add(
         "validation.interval is {}: data.validation_fraction is 0, so no data is held out; set it, "

@@ -16,13 +16,16 @@ enum class TrafficClass {
   boundary_gather,  // the parts of a boundary tensor, put together among tensor ranks
   gradient,         // gradients between data ranks
   parameter,        // updated weights between data ranks
-  norm              // gradients of weights that several tensor ranks hold, norms above all
+  norm,             // gradients of weights that several tensor ranks hold, norms above all
+  sequence          // heads for tokens and back, between ranks that share sequences
 };
-inline constexpr int kNumTrafficClasses = 8;
+inline constexpr int kNumTrafficClasses = 9;
 
 constexpr std::string_view traffic_name(TrafficClass traffic) {
-  constexpr std::string_view kNames[] = {"tensor-layer",    "embedding", "loss",      "boundary",
-                                         "boundary-gather", "gradient",  "parameter", "norm"};
+  constexpr std::string_view kNames[] = {"tensor-layer",    "embedding", "loss",
+                                         "boundary",        "boundary-gather",
+                                         "gradient",        "parameter", "norm",
+                                         "sequence"};
   return kNames[static_cast<std::size_t>(traffic)];
 }
 
@@ -36,6 +39,11 @@ class Traffic {
   }
   std::int64_t total() const {
     return std::accumulate(elements_.begin(), elements_.end(), std::int64_t{0});
+  }
+  Traffic& operator+=(const Traffic& other) {
+    for (std::size_t n = 0; n < elements_.size(); ++n)
+      elements_[n] += other.elements_[n];
+    return *this;
   }
   bool operator==(const Traffic&) const = default;
 

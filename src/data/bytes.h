@@ -14,12 +14,6 @@
 
 namespace sluice {
 
-// throw bad_data("{} is {}: cause", ...): exit code 3.
-template <typename... Args>
-UserError bad_data(fmt::format_string<Args...> text, Args&&... args) {
-  return UserError(fmt::format(text, std::forward<Args>(args)...), ExitCode::bad_data);
-}
-
 // Safe to use from several threads at once.
 class Bytes {
  public:

@@ -5,7 +5,9 @@
 
 #include "sluice/base/error.h"
 #include "sluice/cuda/functions.h"
+#include "sluice/cost/head_share.h"
 #include "sluice/model/attention_cuda.h"
+#include "sluice/model/sequence_parallel.h"
 #include "sluice/run/stash.h"
 
 namespace sluice {
@@ -13,8 +15,8 @@ namespace {
 
 // (T, heads * head_dim) -> (B, heads, n, head_dim) and back. On a GPU both are views.
 at::Tensor split_heads(const at::Tensor& x, const SliceContext& c, std::int64_t heads) {
-  const at::Tensor split =
-      x.unflatten(1, {heads, x.size(1) / heads}).unflatten(0, {c.num_sequences, c.length()});
+  const at::Tensor split = x.unflatten(1, {heads, x.size(1) / heads})
+                               .unflatten(0, {c.num_sequences, x.size(0) / c.num_sequences});
   return x.is_cuda() ? split.transpose(1, 2) : split.transpose(1, 2).contiguous();
 }
 // The same values, copied if they are part of a larger tensor.
@@ -38,6 +40,7 @@ std::int64_t BlockStash::bytes() const {
                                    &k,
                                    &v,
                                    &o,
+                                   &o_heads,
                                    &lse,
                                    &x2,
                                    &n2,
@@ -142,7 +145,15 @@ void Block::attend(BlockStash& stash, BlockState& state, const SliceContext& con
   if (rotates && qkv.is_cuda())  // all heads of q and k, in place
     cuda::rotate(qkv, local_.heads + local_.kv_heads, local_.head_dim,
                  context.rotation.cosine.flatten(0, 2), context.rotation.sine.flatten(0, 2));
-  auto parts = qkv.split_with_sizes({local_.q_dim(), local_.kv_dim(), local_.kv_dim()}, 1);
+  LocalShape attended = local_;  // the heads that this rank attends with
+  if (context.group) {
+    if (rotates && !qkv.is_cuda()) qkv = rotated(qkv, context, false);
+    qkv = tokens_to_heads(qkv, *context.group, local_, label_);
+    const HeadShare share = head_share(local_, context.degree(), context.group->rank());
+    attended.heads = share.heads;
+    attended.kv_heads = std::ssize(share.kv_heads);
+  }
+  auto parts = qkv.split_with_sizes({attended.q_dim(), attended.kv_dim(), attended.kv_dim()}, 1);
   // Attention kernels compute the distance between two elements in 32 bits.
   if (qkv.is_cuda() && qkv.numel() > std::numeric_limits<std::int32_t>::max())
     for (at::Tensor& part : parts)
@@ -150,18 +161,32 @@ void Block::attend(BlockStash& stash, BlockState& state, const SliceContext& con
   qkv = at::Tensor();
   const auto heads_of = [&](const at::Tensor& part, std::int64_t heads, bool rotated) {
     const at::Tensor x = split_heads(part, context, heads);
-    return rotated && rotates && !x.is_cuda() ? rotate(x, context.rotation, false) : x;
+    return rotated && rotates && !x.is_cuda() && !context.group
+               ? rotate(x, context.rotation, false)
+               : x;
   };
-  stash.q = heads_of(parts[0], local_.heads, true);
+  stash.q = heads_of(parts[0], attended.heads, true);
   if (!stash.k.defined()) {
-    stash.k = heads_of(parts[1], local_.kv_heads, true);
-    stash.v = heads_of(parts[2], local_.kv_heads, false);
+    stash.k = heads_of(parts[1], attended.kv_heads, true);
+    stash.v = heads_of(parts[2], attended.kv_heads, false);
   }
   if (stash.o.defined()) return;
   const AttentionOutput output =
-      attention(attention_input(state, context.slice), context.documents, context.bounds);
+      attention(attention_input(state, context.slice), context.documents, context.row_bounds());
   stash.o = join_heads(output.out);
   stash.lse = output.lse.contiguous();
+  if (!context.group) return;
+  stash.o_heads = stash.o;
+  stash.o = heads_to_tokens(stash.o_heads, *context.group, label_);
+}
+
+// (T, qkv_dim) with the heads of q and k turned by their positions, or back.
+at::Tensor Block::rotated(const at::Tensor& qkv, const SliceContext& context, bool back) const {
+  auto parts = qkv.split_with_sizes({local_.q_dim(), local_.kv_dim(), local_.kv_dim()}, 1);
+  const auto turned = [&](const at::Tensor& part, std::int64_t heads) {
+    return join_heads(rotate(split_heads(part, context, heads), context.rotation, back));
+  };
+  return at::cat({turned(parts[0], local_.heads), turned(parts[1], local_.kv_heads), parts[2]}, 1);
 }
 
 std::unique_ptr<LayerState> Block::open(std::size_t num_slices) const {
@@ -184,7 +209,7 @@ at::Tensor Block::forward(const at::Tensor& x, LayerState& opened, const SliceCo
                          : stash.x2 + begin_sum(linear(stash.a, down_)).finish();
   }
   drop(stash, context);
-  const std::int64_t expected = block_stash(*context.plan, context.num_tokens()).after_f;
+  const std::int64_t expected = block_stash(*context.plan, context.share()).after_f;
   SLUICE_CHECK(stash.bytes() == expected, "layer {} keeps {} bytes after F, predicted {}", layer_,
                stash.bytes(), expected);
   return y;
@@ -231,23 +256,46 @@ void Block::drop(BlockStash& stash, const SliceContext& context) const {
     stash.k = context.num_slices() == 1 ? at::Tensor() : alone(stash.k);
     stash.v = context.num_slices() == 1 ? at::Tensor() : alone(stash.v);
   }
-  if (level >= RecomputeLevel::full) stash.o = stash.lse = at::Tensor();
+  if (level >= RecomputeLevel::full) stash.o = stash.o_heads = stash.lse = at::Tensor();
 }
 
 // Gradient of attention's output (T, q_dim) -> that of the qkv matmul's output (T, qkv_dim).
 at::Tensor Block::attention_grad(const at::Tensor& d_o, BlockState& state,
                                  const SliceContext& context) const {
+  if (!context.group) {
+    const at::Tensor& o = state.slices[context.slice].o;
+    return heads_grad(d_o, o, state, context);
+  }
+  TensorGroup& group = *context.group;
+  at::Tensor d_qkv = heads_to_qkv(
+      heads_grad(queries_to_heads(d_o, group, label_), state.slices[context.slice].o_heads, state,
+                 context),
+      group, local_, label_);
+  if (shape_.family != ModelFamily::llama) return d_qkv;
+  if (!d_qkv.is_cuda()) return rotated(d_qkv, context, true);
+  cuda::rotate(d_qkv, local_.heads + local_.kv_heads, local_.head_dim,
+               context.rotation.cosine.flatten(0, 2), context.rotation.sine.flatten(0, 2).neg());
+  return d_qkv;
+}
+
+// The same for the heads that this rank attends with: of attention's output and its gradient, both
+// (tokens of the row, columns of these heads), to the gradients of their q, k and v. Where ranks
+// share sequences, these are still turned by their positions.
+at::Tensor Block::heads_grad(const at::Tensor& d_o, const at::Tensor& o, BlockState& state,
+                             const SliceContext& context) const {
   const BlockStash& stash = state.slices[context.slice];
   const AttentionInput input = attention_input(state, context.slice);
-  const AttentionOutput output = {split_heads(stash.o, context, local_.heads), stash.lse};
-  const at::Tensor d_heads = split_heads(d_o, context, local_.heads);
+  const std::int64_t heads = input.q.size(1);
+  const AttentionOutput output = {split_heads(o, context, heads), stash.lse};
+  const at::Tensor d_heads = split_heads(d_o, context, heads);
+  const SliceBounds bounds = context.row_bounds();
   const bool first = state.d_keys.empty();
   if (first) {
     state.d_keys.resize(context.slice + 1);
     state.d_values.resize(context.slice + 1);
   }
-  const auto angles = [](const at::Tensor& table) {
-    return table.defined() ? table.flatten(0, 2) : table;
+  const auto angles = [&](const at::Tensor& table) {
+    return table.defined() && !context.group ? table.flatten(0, 2) : at::Tensor();
   };
   const auto joined = [&](const AttentionGradients& gradients) {
     state.d_keys.resize(context.slice);
@@ -256,7 +304,7 @@ at::Tensor Block::attention_grad(const at::Tensor& d_o, BlockState& state,
                             angles(context.rotation.sine));
   };
   if (in_few_calls(input, context.documents))
-    return joined(attention_backward_cuda(d_heads, input, output, context.documents, context.bounds,
+    return joined(attention_backward_cuda(d_heads, input, output, context.documents, bounds,
                                           state.d_keys, state.d_values));
   // One document in one slice is a single piece, which gives the whole gradients.
   const bool pieces = context.num_slices() > 1 || !context.documents.single();
@@ -265,7 +313,7 @@ at::Tensor Block::attention_grad(const at::Tensor& d_o, BlockState& state,
     state.d_keys[j] = at::zeros(k.sizes(), k.options().dtype(at::kFloat));
     state.d_values[j] = at::zeros(k.sizes(), k.options().dtype(at::kFloat));
   }
-  at::Tensor dq = attention_backward(d_heads, input, output, context.documents, context.bounds,
+  at::Tensor dq = attention_backward(d_heads, input, output, context.documents, bounds,
                                      state.d_keys, state.d_values);
   at::Tensor dk = state.d_keys[context.slice], dv = state.d_values[context.slice];
   if (dq.is_cuda()) return joined({.own = {dq, dk, dv}, .more = {}});
@@ -273,7 +321,7 @@ at::Tensor Block::attention_grad(const at::Tensor& d_o, BlockState& state,
   state.d_values.resize(context.slice);
   dk = dk.to(d_o.scalar_type());
   dv = dv.to(d_o.scalar_type());
-  if (shape_.family == ModelFamily::llama) {
+  if (shape_.family == ModelFamily::llama && !context.group) {
     dq = rotate(dq, context.rotation, true);
     dk = rotate(dk, context.rotation, true);
   }
@@ -334,10 +382,10 @@ at::Tensor Block::input_grad(const at::Tensor& dy, LayerState& opened,
   BlockStash& stash = static_cast<BlockState&>(opened).slices[context.slice];
   // W needs the inputs and output gradients of the matmuls, nothing else.
   if (!shape_.encoder()) stash.x = at::Tensor();
-  stash.q = stash.k = stash.v = stash.lse = stash.x2 = stash.u = stash.z = at::Tensor();
+  stash.q = stash.k = stash.v = stash.lse = stash.o_heads = stash.x2 = stash.u = stash.z = at::Tensor();
   stash.s1 = stash.s2 = {};
   stash.norm1.input = stash.norm2.input = at::Tensor();
-  const std::int64_t expected = block_stash(*context.plan, context.num_tokens()).after_i;
+  const std::int64_t expected = block_stash(*context.plan, context.share()).after_i;
   SLUICE_CHECK(stash.bytes() == expected, "layer {} keeps {} bytes after I, predicted {}", layer_,
                stash.bytes(), expected);
   return dx;

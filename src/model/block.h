@@ -30,6 +30,9 @@ struct BlockStash {
   NormStatistics s1;
   at::Tensor q, k, v;  // (B, heads, n, head_dim), k and v with kv_heads
   at::Tensor o;        // (T, heads * head_dim) attention output
+  // Of ranks that share sequences, q, k and v, the statistics and this have all tokens of the row
+  // and the rank's heads: attention's output before it is exchanged. Undefined: it is o.
+  at::Tensor o_heads;
   at::Tensor lse;      // (B, heads, n)
   at::Tensor x2;       // (t, dim) sum after attention
   at::Tensor n2;       // (t, dim) second norm's output; not in an encoder, where it is y
@@ -76,6 +79,9 @@ class Block final : public Layer {
   void attend(BlockStash& stash, BlockState& state, const SliceContext& context) const;
   at::Tensor attention_grad(const at::Tensor& d_o, BlockState& state,
                             const SliceContext& context) const;
+  at::Tensor heads_grad(const at::Tensor& d_o, const at::Tensor& o, BlockState& state,
+                        const SliceContext& context) const;
+  at::Tensor rotated(const at::Tensor& qkv, const SliceContext& context, bool back) const;
   AttentionInput attention_input(const BlockState& state, std::size_t slice) const;
   at::Tensor gathered(const at::Tensor& x, const SliceContext& context) const;
   PendingTensor begin_gather(const at::Tensor& x, const SliceContext& context) const;

@@ -18,6 +18,9 @@ struct SliceContext {
   std::size_t slice = 0;
   SliceBounds bounds;  // {0, T} where the microbatch is not cut
   Documents documents;
+  // The ranks that share the microbatch's one row of sequences, each an equal part of it; null:
+  // this one alone. Attention is over all tokens of the row, and the documents are the row's.
+  TensorGroup* group = nullptr;
   at::Tensor positions;  // (B, n), restarting in every document
   Rotation rotation;     // by these positions; empty where the model has learned ones
 
@@ -25,6 +28,10 @@ struct SliceContext {
   bool last_slice() const { return slice + 1 == num_slices(); }
   std::int64_t length() const { return bounds[slice + 1] - bounds[slice]; }  // n
   std::int64_t num_tokens() const { return num_sequences * length(); }       // T of this slice
+  int degree() const { return group ? group->size() : 1; }
+  TokenShare share() const { return {num_tokens(), degree()}; }
+  // What attention is over: the bounds of whole rows.
+  SliceBounds row_bounds() const { return group ? SliceBounds{0, length() * degree()} : bounds; }
 };
 
 // The positions of slice [begin, end) of every sequence, restarting where a document starts.

@@ -51,12 +51,16 @@ SliceContext Stage::context_of(const Microbatch& data, std::size_t slice) {
   context.slice = slice;
   context.bounds = bounds_;
   context.documents = data.documents;
+  context.group = data.group;
   context.plan = &plan_;
+  // Where this rank's part of the row begins.
+  const std::int64_t first = data.group ? data.group->rank() * data.tokens.size(1) : 0;
   const bool rotates = plan_.shape.family == ModelFamily::llama;
   const bool single = data.documents.single();
   const auto make = [&](at::Tensor& positions, Rotation& rotated) {
     const std::int64_t sequences = single && rotates ? 1 : context.num_sequences;
-    at::Tensor made = positions_of(sequences, bounds_[slice], bounds_[slice + 1], data.documents);
+    at::Tensor made = positions_of(sequences, first + bounds_[slice], first + bounds_[slice + 1],
+                                   data.documents);
     // From pinned memory, so that the host does not wait for the GPU's current work.
     if (kind_.on_gpu()) made = made.pin_memory().to(kind_.device, true);
     if (rotates)
@@ -74,7 +78,7 @@ SliceContext Stage::context_of(const Microbatch& data, std::size_t slice) {
     make(context.positions, context.rotation);
     if (kind_.on_gpu() && kind_.dtype != at::kFloat)
       context.documents.packed = std::make_shared<PackedDocuments>(packed_documents(
-          packed_calls(data.documents, bounds_, slice, long_lengths_), kind_.device));
+          packed_calls(data.documents, context.row_bounds(), slice, long_lengths_), kind_.device));
   }
   return context;
 }

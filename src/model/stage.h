@@ -18,12 +18,14 @@
 namespace sluice {
 
 // The data of one microbatch: B sequences of `length` tokens. Microbatches of a step may differ in
-// both. One without tokens is not computed: empty tensors pass between the stages.
+// both. One without tokens is not computed: empty tensors pass between the stages. Where ranks
+// share it, there is one row of documents of which each rank has an equal part, in rank order.
 struct Microbatch {
   at::Tensor tokens;   // (B, length), 64-bit
   at::Tensor targets;  // (B, length), -1: no loss
   Documents documents;
   SliceBounds bounds;  // where the sequences are cut into slices; empty: nowhere
+  TensorGroup* group = nullptr;  // the ranks that share it; null: this one alone
 
   // The same, {0, length} for whole sequences.
   SliceBounds slice_bounds() const {

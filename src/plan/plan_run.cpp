@@ -35,11 +35,54 @@ std::vector<std::int64_t> balanced_slices(const Config& config) {
   }
 }
 
+// The batch plans that a configuration names; null: none. Theirs is the number of microbatches where
+// the configuration gives none.
+std::shared_ptr<BatchPlans> read_batch_plans(Config& config) {
+  const std::string& path = config.flexsp.plan_file;
+  if (path.empty()) return nullptr;
+  const BatchLimits limits{
+      config.training.global_batch_size, static_cast<int>(data_ranks_of(config)),
+      config.model.heads / config.parallelism.tensor_parallel_degree};
+  auto plans = std::make_shared<BatchPlans>();
+  plans->name = path;
+  plans->steps = parse_batch_plans(read_text(path, kMaxBatchPlanBytes), path, limits);
+  int& microbatches = config.parallelism.num_microbatches;
+  if (microbatches == 0) microbatches = plans->steps.begin()->second.plan.num_microbatches();
+  return plans;
+}
+
+// Schedules for the other numbers of microbatches that batch plans have.
+void add_schedules(const RunPlan& plan, BatchPlans& plans) {
+  for (const auto& [step, batch] : plans.steps) {
+    const int count = batch.plan.num_microbatches();
+    if (count == plan.schedule.num_microbatches || plans.schedules.contains(count)) continue;
+    const auto refused = [&, step = step](std::string_view why) {
+      return user_error("{}: step {} has {}: {}", plans.name, step, counted(count, "microbatch"),
+                        why);
+    };
+    const std::string& csv = plan.config.parallelism.pipeline_parallel_schedule_csv;
+    if (!csv.empty())
+      throw refused(fmt::format("the schedule in {} has {}, and no other number; plan as many, or "
+                                "name a schedule",
+                                csv, plan.schedule.num_microbatches));
+    Config config = plan.config;
+    config.flexsp.plan_file.clear();
+    config.parallelism.num_microbatches = count;
+    try {
+      plans.schedules.emplace(count, plan_run(config).plan.schedule);
+    } catch (const UserError& error) {
+      throw refused(error.what());
+    }
+  }
+}
+
 }  // namespace
 
-PlannedRun plan_open_run(const Config& config) {
-  if (const auto problems = validate_config(config); !problems.empty())
+PlannedRun plan_open_run(const Config& given) {
+  if (const auto problems = validate_config(given); !problems.empty())
     throw UserError(join(problems, "; "));
+  Config config = given;
+  const std::shared_ptr<BatchPlans> batch_plans = read_batch_plans(config);
   Config resolved = resolve_config(config);
   if (SliceSizes& sizes = resolved.parallelism.slice_sizes; sizes.rule == SliceRule::balanced) {
     const std::vector<std::int64_t> balanced = balanced_slices(resolved);
@@ -49,12 +92,13 @@ PlannedRun plan_open_run(const Config& config) {
   LayersPerStage& layers = resolved.parallelism.layers_per_stage;
   const LayersPerStage wanted = layers;
   PlannedRun run;
-  run.notes = config_notes(config);
+  run.notes = config_notes(given);
   const auto num_stages = static_cast<std::size_t>(schedule.num_stages());
   if (const std::string problem = layers_problem(resolved, schedule.num_stages()); !problem.empty())
     throw UserError(problem);
   layers = {LayerRule::list, std::vector<int>(num_stages, 0)};
   run.plan = make_plan(resolved, std::move(schedule));
+  run.plan.batch_plans = batch_plans;
   run.plan.config.parallelism.layers_per_stage = wanted;
   run.times = run_times(run.plan);
   if (!run.times.note.empty()) run.notes.push_back(run.times.note);
@@ -84,6 +128,11 @@ PlannedRun plan_run(const Config& config) {
     }
   }
   if (is_searched(plan.config)) search_schedule(plan, run.times, run.notes);
+  if (plan.batch_plans) {
+    auto plans = std::make_shared<BatchPlans>(*plan.batch_plans);
+    add_schedules(plan, *plans);
+    plan.batch_plans = std::move(plans);
+  }
   plan.peak_stash_bytes = predicted_peaks(plan);
   return run;
 }

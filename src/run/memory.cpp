@@ -39,7 +39,7 @@ std::vector<std::int64_t> buffer_bytes(const RunPlan& plan) {
   std::vector<std::int64_t> tensors;
   for (int microbatch = 0; microbatch < plan.schedule.num_microbatches; ++microbatch)
     for (int slice = 0; slice < plan.schedule.num_slices; ++slice)
-      tensors.push_back(boundary_bytes(plan, plan.slice_tokens(microbatch, slice)));
+      tensors.push_back(boundary_bytes(plan, plan.share(microbatch, slice).tokens));
   return peak_buffer_bytes(plan.schedule, tensors);
 }
 

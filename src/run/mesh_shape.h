@@ -1,7 +1,8 @@
-// The mesh: the ranks of a run laid out as data x pipeline x tensor, tensor ranks next to each
-// other and data ranks farthest apart:
+// The mesh: the ranks of a run laid out as pipeline x data x tensor. Tensor ranks, which talk most,
+// are next to each other, then data ranks, which may share sequences; pipeline ranks are farthest
+// apart:
 //
-//   rank = (data * pipeline_degree + pipeline) * tensor_degree + tensor
+//   rank = (pipeline * data_degree + data) * tensor_degree + tensor
 //
 // The data axis is replicate x shard, shard ranks next to each other: optimizer states are divided
 // among the shard ranks and repeated on the replicate ranks.
@@ -15,7 +16,7 @@ struct MeshShape {
   int pipeline = 1;
   int tensor = 1;
 
-  int data() const { return replicate * shard; }
+  constexpr int data() const { return replicate * shard; }
   int size() const { return data() * pipeline * tensor; }
   bool operator==(const MeshShape&) const = default;
 };
@@ -29,13 +30,13 @@ struct MeshPlace {
 };
 
 constexpr MeshPlace place_of(int rank, const MeshShape& shape) {
-  return {.data = rank / shape.tensor / shape.pipeline,
-          .pipeline = rank / shape.tensor % shape.pipeline,
+  return {.data = rank / shape.tensor % shape.data(),
+          .pipeline = rank / shape.tensor / shape.data(),
           .tensor = rank % shape.tensor};
 }
 
 constexpr int rank_of(const MeshPlace& place, const MeshShape& shape) {
-  return (place.data * shape.pipeline + place.pipeline) * shape.tensor + place.tensor;
+  return (place.pipeline * shape.data() + place.data) * shape.tensor + place.tensor;
 }
 
 }  // namespace sluice

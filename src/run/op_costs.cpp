@@ -19,12 +19,13 @@ std::int64_t reduced_bytes(const RunPlan& plan, int stage) {
 }
 
 // Each op takes one unit of time, since only its bytes count.
-OpCosts bytes_of_ops(const RunPlan& plan, int stage, std::int64_t tokens) {
+OpCosts bytes_of_ops(const RunPlan& plan, int stage, const TokenShare& share) {
+  const std::int64_t tokens = share.tokens;
   OpCosts costs;
   costs.f = costs.i = costs.w = 1;
   costs.b = 2;
   if (tokens == 0) return costs;  // nothing is computed, so nothing is kept
-  const StashBytes block = block_stash(plan, tokens), head = head_stash(plan, tokens);
+  const StashBytes block = block_stash(plan, share), head = head_stash(plan, tokens);
   const StageLayers layers = plan.layers_of(stage);
   const auto blocks = static_cast<double>(layers.end - layers.first);
   costs.after_f = blocks * static_cast<double>(block.after_f);
@@ -52,20 +53,20 @@ Costs byte_costs(const RunPlan& plan) {
       all.reduce.push_back(static_cast<double>(reduced_bytes(plan, stage)));
   for (int slice = 0; slice < schedule.num_slices; ++slice)
     for (int stage = 0; stage < schedule.num_stages(); ++stage)
-      all.at(stage, slice) = bytes_of_ops(plan, stage, plan.most_slice_tokens(slice));
-  if (!plan.microbatch_tokens.empty()) {
+      all.at(stage, slice) = bytes_of_ops(plan, stage, plan.largest_share(slice));
+  if (!plan.shares.empty()) {
     std::vector<OpCosts> table;
-    for (const std::int64_t tokens : plan.microbatch_tokens)
+    for (const TokenShare& share : plan.shares)
       for (int stage = 0; stage < schedule.num_stages(); ++stage)
-        table.push_back(bytes_of_ops(plan, stage, tokens));
+        table.push_back(bytes_of_ops(plan, stage, share));
     all.set_microbatches(std::move(table));
   }
   return all;
 }
 
 Costs costs_of_parts(const PartTimes& times, const RunPlan& plan) {
-  SLUICE_CHECK(plan.microbatch_tokens.empty(), "times of {} unequal microbatches",
-               plan.microbatch_tokens.size());
+  SLUICE_CHECK(plan.shares.empty(), "times of {} unequal microbatches",
+               plan.shares.size());
   Costs costs = byte_costs(plan);
   const std::vector<std::int64_t> sizes =
       slice_sizes_of(plan.schedule, plan.config.training.sequence_length);

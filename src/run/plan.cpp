@@ -57,25 +57,39 @@ std::vector<std::int64_t> RunPlan::slice_bounds() const {
   return sluice::slice_bounds(slice_sizes_of(schedule, config.training.sequence_length));
 }
 
-std::int64_t RunPlan::slice_tokens(int microbatch, int slice) const {
-  if (!microbatch_tokens.empty()) return microbatch_tokens[static_cast<std::size_t>(microbatch)];
-  const std::int64_t tokens =
-      sequences() * (schedule.slice_sizes.empty()
-                         ? config.training.sequence_length
-                         : schedule.slice_sizes[static_cast<std::size_t>(slice)]);
-  return ragged() ? padded_to(tokens, mesh.tensor) : tokens;
+TokenShare RunPlan::share(int microbatch, int slice) const {
+  if (!shares.empty()) return shares[static_cast<std::size_t>(microbatch)];
+  const std::int64_t length = config.training.sequence_length;
+  if (!ragged())
+    return sequences() * (schedule.slice_sizes.empty()
+                              ? length
+                              : schedule.slice_sizes[static_cast<std::size_t>(slice)]);
+  TokenShare most = padded_to(sequences() * length, mesh.tensor);
+  if (!batch_plans) return most;
+  // Sequences of planned batches may all be as long as the longest; bytes grow with tokens and with
+  // the degree.
+  most = {};
+  for (const auto& [step, batch] : batch_plans->steps)
+    for (const auto& groups : batch.plan.microbatches)
+      for (const SequenceGroup& group : groups) {
+        const std::int64_t tokens = std::ssize(group.sequences) * length;
+        most.tokens = std::max(
+            most.tokens, padded_to(tokens, std::int64_t{group.degree} * mesh.tensor) / group.degree);
+        if (tokens > 0) most.degree = std::max(most.degree, group.degree);
+      }
+  return most;
 }
 
-std::int64_t RunPlan::most_slice_tokens(int slice) const {
-  std::int64_t most = 0;
-  const int different = microbatch_tokens.empty() ? 1 : schedule.num_microbatches;
-  for (int microbatch = 0; microbatch < different; ++microbatch)
-    most = std::max(most, slice_tokens(microbatch, slice));
+TokenShare RunPlan::largest_share(int slice) const {
+  if (shares.empty()) return share(0, slice);
+  TokenShare most;
+  for (const TokenShare& one : shares)
+    most = {std::max(most.tokens, one.tokens), std::max(most.degree, one.degree)};
   return most;
 }
 
 std::string RunPlan::microbatch_text() const {
-  return ragged() ? fmt::format("at most {}", counted(most_slice_tokens(0), "token"))
+  return ragged() ? fmt::format("at most {}", counted(largest_share(0).tokens, "token"))
                   : counted(sequences(), "sequence");
 }
 

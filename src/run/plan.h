@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,10 +13,20 @@
 #include "sluice/config/resolve.h"
 #include "sluice/cost/measured_on.h"
 #include "sluice/cost/parameters.h"
+#include "sluice/run/batch_plan_file.h"
 #include "sluice/run/mesh_shape.h"
 #include "sluice/schedule/schedule.h"
 
 namespace sluice {
+
+// Batches as they were planned beforehand (flexsp.plan_file).
+struct BatchPlans {
+  std::string name;  // the file
+  PlannedBatches steps;
+  // Steps may have different numbers of microbatches: the schedule of each, lowered and proved, by
+  // its number. The run's own is not among them.
+  std::map<int, Schedule> schedules;
+};
 
 struct RunPlan {
   Config config;  // resolved
@@ -25,9 +37,11 @@ struct RunPlan {
   // What each device stashes at its peak, as the simulator predicts it (plan/plan_run.h). Empty:
   // not predicted.
   std::vector<std::int64_t> peak_stash_bytes;
-  // Of one step of unequal sequences on one data rank: the tokens of each microbatch, padded
-  // (run/batch_plan.h). Empty: every microbatch is as large as it can be.
-  std::vector<std::int64_t> microbatch_tokens;
+  // Null: batches are dealt (deal_longest_first) where sequences are unequal.
+  std::shared_ptr<const BatchPlans> batch_plans;
+  // Of one step of unequal sequences on one data rank: what it has of each microbatch. Empty: every
+  // microbatch is as large as it can be.
+  std::vector<TokenShare> shares;
 
   // Sequences have lengths of their own, up to the configured one.
   bool ragged() const { return is_ragged(config); }
@@ -36,9 +50,9 @@ struct RunPlan {
   std::int64_t sequences() const;
   // Where the slices of a sequence begin and end: {0, length} for a whole one.
   std::vector<std::int64_t> slice_bounds() const;
-  // Tokens of a slice over all sequences of a microbatch; the most of any microbatch.
-  std::int64_t slice_tokens(int microbatch, int slice) const;
-  std::int64_t most_slice_tokens(int slice) const;
+  // What a rank has of a slice, over all sequences of a microbatch; the most of any microbatch.
+  TokenShare share(int microbatch, int slice) const;
+  TokenShare largest_share(int slice) const;
   // What a microbatch holds, in words.
   std::string microbatch_text() const;
   StageLayers layers_of(int stage) const;
@@ -53,6 +67,10 @@ struct RunPlan {
   // Tensor ranks divide the tokens between the matmuls.
   bool sequence_norms() const {
     return config.parallelism.sequence_parallel_norms && mesh.tensor > 1;
+  }
+  // Limits of a batch plan.
+  BatchLimits batch_limits() const {
+    return {config.training.global_batch_size, mesh.data(), shape.heads / mesh.tensor};
   }
   // Of so many tokens, those that a tensor rank has between the matmuls. REQUIRES: they divide.
   std::int64_t own_tokens(std::int64_t tokens) const {

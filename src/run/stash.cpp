@@ -1,5 +1,7 @@
 #include "sluice/run/stash.h"
 
+#include "sluice/cost/head_share.h"
+
 namespace sluice {
 namespace {
 
@@ -17,15 +19,22 @@ std::int64_t norm_gradients(const ModelShape& shape) {
 
 }  // namespace
 
-StashBytes block_stash(const RunPlan& plan, std::int64_t tokens, RecomputeLevel level) {
+StashBytes block_stash(const RunPlan& plan, const TokenShare& share, RecomputeLevel level) {
+  const std::int64_t tokens = share.tokens;
   const ModelShape& s = plan.shape;
   const LocalShape local = local_shape(s, plan.mesh.tensor);
   const std::int64_t e = plan.element_bytes();
-  const std::int64_t kv = 2 * local.kv_dim() * e;
+  // Ranks that share sequences keep all tokens of some heads; a key head may be on several.
+  const bool shared = share.degree > 1;
+  const std::int64_t kv_heads =
+      shared ? share.degree * std::ssize(head_share(local, share.degree, 0).kv_heads)
+             : local.kv_heads;
+  const std::int64_t kv = 2 * kv_heads * local.head_dim * e;
   std::int64_t own = s.dim * e;  // the block's input: of each token between the products
   std::int64_t all = 0;          // of each token inside them
   if (level <= RecomputeLevel::all_but_attention)
-    all += local.q_dim() * e + local.heads * kFloat;  // attention output and its log-sum-exp
+    // Attention output, as it comes out of attention and as it goes on, and its log-sum-exp.
+    all += (shared ? 2 : 1) * local.q_dim() * e + local.heads * kFloat;
   if (level <= RecomputeLevel::mlp) {
     all += local.q_dim() * e + kv;
     own += s.dim * e;  // the sum after attention

@@ -1,5 +1,5 @@
 // Bytes that the ops of a run leave behind on one of the ranks that share a layer, as pure
-// functions of the plan and the tokens of a slice over all sequences of its microbatch. The model
+// functions of the plan and the rank's share of a slice over all sequences of its microbatch. The model
 // asserts that it keeps exactly these, so the simulator's memory is the run's.
 #pragma once
 
@@ -15,9 +15,9 @@ struct StashBytes {
 };
 
 // One transformer block, by the plan's level of recomputation or by another.
-StashBytes block_stash(const RunPlan& plan, std::int64_t tokens, RecomputeLevel level);
-inline StashBytes block_stash(const RunPlan& plan, std::int64_t tokens) {
-  return block_stash(plan, tokens, plan.recompute());
+StashBytes block_stash(const RunPlan& plan, const TokenShare& share, RecomputeLevel level);
+inline StashBytes block_stash(const RunPlan& plan, const TokenShare& share) {
+  return block_stash(plan, share, plan.recompute());
 }
 // Final norm, output projection and loss. An embedding keeps nothing: token numbers are the step's
 // batch, which is there throughout.

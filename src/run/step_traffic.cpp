@@ -1,5 +1,6 @@
 #include "sluice/run/step_traffic.h"
 
+#include "sluice/cost/head_share.h"
 #include "sluice/run/memory.h"
 
 namespace sluice {
@@ -34,6 +35,22 @@ std::int64_t block_units(const RunPlan& plan, OpKind kind) {
     case OpKind::W: return 4 * unit.gather;
     default: return 0;
   }
+}
+
+// Elements that a block hands to ranks that share its sequences: q, k and v of the heads of each,
+// and attention's output; in I the same of their gradients, and what is computed again.
+std::int64_t exchanged(const RunPlan& plan, const TokenShare& share, OpKind kind) {
+  if (share.degree == 1) return 0;
+  const LocalShape local = local_shape(plan.shape, plan.mesh.tensor);
+  const HeadShare heads = head_share(local, share.degree, 0);
+  const std::int64_t unit = (share.degree - 1) * share.tokens;
+  const std::int64_t qkv = unit * heads.columns(local.head_dim);
+  const std::int64_t output = unit * heads.heads * local.head_dim;
+  if (kind == OpKind::F) return qkv + output;
+  if (!gives_input_gradient(kind)) return 0;
+  const RecomputeLevel level = plan.recompute();
+  return qkv + output + (level >= RecomputeLevel::all_but_attention ? qkv : 0) +
+         (level >= RecomputeLevel::full ? output : 0);
 }
 
 std::int64_t embedding_units(const RunPlan& plan, OpKind kind) {
@@ -114,7 +131,8 @@ Traffic step_traffic(const RunPlan& plan, int device, int data_rank) {
   const std::int64_t t = plan.mesh.tensor;
   for (const Op& op : lowered.programs[static_cast<std::size_t>(device)]) {
     if (!has_microbatch(op.kind)) continue;
-    const std::int64_t tokens = plan.slice_tokens(op.microbatch, op.slice);
+    const TokenShare share = plan.share(op.microbatch, op.slice);
+    const std::int64_t tokens = share.tokens;
     const std::int64_t unit = tokens * plan.shape.dim * (t - 1) / t;
     if (is_send(op.kind)) {
       traffic.add(TrafficClass::boundary, boundary_bytes(plan, tokens) / plan.element_bytes());
@@ -125,6 +143,8 @@ Traffic step_traffic(const RunPlan& plan, int device, int data_rank) {
       const StageLayers layers = plan.layers_of(op.stage);
       traffic.add(TrafficClass::tensor_layer,
                   (layers.end - layers.first) * block_units(plan, op.kind) * unit);
+      traffic.add(TrafficClass::sequence,
+                  (layers.end - layers.first) * exchanged(plan, share, op.kind));
       if (layers.embedding)
         traffic.add(TrafficClass::embedding, embedding_units(plan, op.kind) * unit);
       if (layers.head) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "sluice/cost/head_share.h"
 #include "sluice/run/stash.h"
 #include "sluice/run/workspace_gpu.h"
 
@@ -17,18 +18,16 @@ std::int64_t norm_backward(const ModelShape& shape, std::int64_t element_bytes) 
   return shape.dim * (element_bytes + (steps ? 7 * kFloat : 0));
 }
 
-}  // namespace
-
-OpWorkspace block_workspace(const RunPlan& plan, std::int64_t tokens) {
-  if (plan.on_gpu()) return block_workspace_gpu(plan, tokens);
+OpWorkspace block_workspace_cpu(const RunPlan& plan, const TokenShare& share) {
+  const std::int64_t tokens = share.tokens;
   const ModelShape& s = plan.shape;
   const LocalShape local = local_shape(s, plan.mesh.tensor);
   const std::int64_t e = plan.element_bytes();
   const bool llama = s.family == ModelFamily::llama;
   const bool narrow = e < kFloat;
   // Everything that the forward computes.
-  const std::int64_t whole = block_stash(plan, tokens, RecomputeLevel::none).after_f;
-  const StashBytes kept = block_stash(plan, tokens);
+  const std::int64_t whole = block_stash(plan, share, RecomputeLevel::none).after_f;
+  const StashBytes kept = block_stash(plan, share);
   // Tensor ranks exchange: a product's input or output of all tokens, and the parts of a sum.
   const std::int64_t shared =
       plan.mesh.tensor > 1 ? (tokens + plan.own_tokens(tokens)) * s.dim * e : 0;
@@ -64,6 +63,22 @@ OpWorkspace block_workspace(const RunPlan& plan, std::int64_t tokens) {
     bytes.w += std::max(local.up_columns, local.qkv_dim()) * s.dim * kFloat;
   // Inputs and output gradients of four products, put together.
   if (plan.sequence_norms()) bytes.w += 4 * s.dim * e * tokens;
+  return bytes;
+}
+
+}  // namespace
+
+OpWorkspace block_workspace(const RunPlan& plan, const TokenShare& share) {
+  OpWorkspace bytes = plan.on_gpu() ? block_workspace_gpu(plan, share.tokens)
+                                    : block_workspace_cpu(plan, share);
+  if (share.degree == 1) return bytes;
+  // Heads for tokens: what goes to the others, and what comes from them.
+  const LocalShape local = local_shape(plan.shape, plan.mesh.tensor);
+  const std::int64_t columns =
+      share.degree * head_share(local, share.degree, 0).columns(local.head_dim);
+  const std::int64_t exchanged = 2 * columns * plan.element_bytes() * share.tokens;
+  bytes.f += exchanged;
+  bytes.i += exchanged;
   return bytes;
 }
 
@@ -115,10 +130,11 @@ std::int64_t workspace_bytes(const RunPlan& plan, std::span<const int> stages) {
   for (const int stage : stages) {
     const StageLayers layers = plan.layers_of(stage);
     for (int slice = 0; slice < plan.schedule.num_slices; ++slice) {
-      const std::int64_t tokens = plan.most_slice_tokens(slice);
+      const TokenShare share = plan.largest_share(slice);
+      const std::int64_t tokens = share.tokens;
       for (const auto& [has, part] :
            {std::pair{layers.embedding, embedding_workspace(plan, tokens)},
-            std::pair{layers.end > layers.first, block_workspace(plan, tokens)},
+            std::pair{layers.end > layers.first, block_workspace(plan, share)},
             std::pair{layers.head, head_workspace(plan, tokens)}})
         if (has) most = std::max({most, part.f, part.i, part.w});
     }

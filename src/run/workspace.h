@@ -12,7 +12,7 @@
 
 namespace sluice {
 
-OpWorkspace block_workspace(const RunPlan& plan, std::int64_t tokens);
+OpWorkspace block_workspace(const RunPlan& plan, const TokenShare& share);
 OpWorkspace embedding_workspace(const RunPlan& plan, std::int64_t tokens);
 OpWorkspace head_workspace(const RunPlan& plan, std::int64_t tokens);
 

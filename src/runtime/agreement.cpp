@@ -22,8 +22,8 @@ namespace {
 // The bar is of the terminal.
 constexpr std::array kMayDiffer = {
     "data.path",         "data.tokenizer",    "parallelism.pipeline_parallel_schedule_csv",
-    "parallelism.costs", "checkpoint.folder", "checkpoint.load",
-    "metrics.folder",    "metrics.progress"};
+    "parallelism.costs", "flexsp.plan_file",  "checkpoint.folder",
+    "checkpoint.load",   "metrics.folder",    "metrics.progress"};
 
 std::string shared_value(const ConfigKey& key, const Config& config) {
   const ConfigValue value = key.get(config);
@@ -115,6 +115,12 @@ std::vector<Fact> shared_facts(const RunPlan& plan, const Dataset* data) {
   nameless.name.clear();
   facts.push_back({"the schedule's digest",
                    fmt::format("{:016x}", hash_of(write_schedule(nameless, TextFlavour::native)))});
+  if (plan.batch_plans) {
+    std::string lines;
+    for (const auto& [step, batch] : plan.batch_plans->steps)
+      lines += batch_plan_line(step, batch) + '\n';
+    facts.push_back({"the batch plans' digest", fmt::format("{:016x}", hash_of(lines))});
+  }
   if (data) facts.push_back({"the data", data->identity()});
   facts.push_back({"the program", program_identity()});
   facts.push_back({"OMP_NUM_THREADS", threads_asked_for()});

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "sluice/base/error.h"
-#include "sluice/run/batch_plan.h"
 
 namespace sluice {
 namespace {
@@ -28,13 +27,12 @@ void count(const Sample& sample, GlobalBatch& batch) {
   }
 }
 
-// One row of sequences, each a document of its own; what pads it is one, too.
-Microbatch row_of(const std::vector<Sample>& samples, int multiple) {
-  std::int64_t length = 0;
-  for (const Sample& sample : samples)
-    length += std::ssize(sample.tokens);
+// A rank's part of its group's row: sequences one after the other, each a document of its own; what
+// pads the row is one, too.
+Microbatch part_of_row(const std::vector<Sample>& samples, const TokenShare& share,
+                       TensorGroup* group) {
   Microbatch batch;
-  const std::int64_t padded = padded_to(length, multiple);
+  const std::int64_t padded = share.tokens * share.degree;
   batch.tokens = at::zeros({1, padded}, at::kLong);
   batch.targets = at::full({1, padded}, std::int64_t{kNoTarget}, at::kLong);
   std::vector<std::int64_t>& starts = batch.documents.starts.emplace_back();
@@ -48,6 +46,12 @@ Microbatch row_of(const std::vector<Sample>& samples, int multiple) {
     place += std::ssize(sample.tokens);
   }
   if (place < padded) starts.push_back(place);
+  if (share.degree == 1) return batch;
+  SLUICE_CHECK(group && group->size() == share.degree, "a group of {} ranks for {}",
+               group ? group->size() : 0, share.degree);
+  batch.group = group;
+  for (at::Tensor* tensor : {&batch.tokens, &batch.targets})
+    *tensor = tensor->narrow(1, group->rank() * share.tokens, share.tokens).contiguous();
   return batch;
 }
 
@@ -91,25 +95,32 @@ GlobalBatch load_batch(const Dataset& data, const BatchRange& range, int num_mic
   return out;
 }
 
-GlobalBatch load_sequences(const Dataset& data, const BatchRange& range, int num_microbatches,
-                           const DataShare& share, int multiple) {
+std::vector<std::int64_t> lengths_of(const Dataset& data, const BatchRange& range) {
   SLUICE_CHECK(range.first < range.end, "samples {} to {}", range.first, range.end);
-  const std::int64_t end = std::min(range.first + range.sequences, range.end);
   std::vector<std::int64_t> lengths;
-  for (std::int64_t n = range.first; n < end; ++n)
+  for (std::int64_t n = range.first; n < std::min(range.first + range.sequences, range.end); ++n)
     lengths.push_back(data.length(n));
-  const BatchPlan plan = deal_longest_first(lengths, num_microbatches, share.count);
+  return lengths;
+}
 
+GlobalBatch load_sequences(const Dataset& data, const BatchRange& range, const BatchPlan& plan,
+                           const SequenceShare& share) {
+  const std::vector<std::int64_t> lengths = lengths_of(data, range);
   GlobalBatch out;
-  for (const auto& shares : plan.microbatches) {
+  for (const std::vector<SequenceGroup>& groups : plan.microbatches) {
     std::vector<Sample> own;
-    for (int index = 0; index < share.count; ++index)
-      for (const std::int64_t sequence : shares[static_cast<std::size_t>(index)]) {
+    TokenShare tokens;
+    for (const SequenceGroup& group : groups) {
+      const bool mine = group.holds(share.rank);
+      if (mine) tokens = share_of(group, lengths, share.tensor);
+      for (const std::int64_t sequence : group.sequences) {
         Sample sample = data.sample(range.first + sequence);
         count(sample, out);
-        if (index == share.index) own.push_back(std::move(sample));
+        if (mine) own.push_back(std::move(sample));
       }
-    out.microbatches.push_back(row_of(own, multiple));
+    }
+    out.microbatches.push_back(part_of_row(
+        own, tokens, tokens.degree > 1 ? &share.groups->at(tokens.degree) : nullptr));
   }
   return out;
 }

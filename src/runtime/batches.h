@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <vector>
 
 #include "sluice/data/dataset.h"
 #include "sluice/model/stage.h"
+#include "sluice/run/plan.h"
 
 namespace sluice {
 
@@ -37,11 +39,23 @@ struct DataShare {
 GlobalBatch load_batch(const Dataset& data, const BatchRange& range, int num_microbatches,
                        const DataShare& share = {}, const SliceBounds& bounds = {});
 
-// The same of unequal sequences: all of them are dealt to the microbatches of all shares
-// (deal_longest_first), and a microbatch is one row of the share's sequences, one after the other
-// and kept apart, padded to a multiple of `multiple` tokens that have no targets. It may have no
-// tokens. At the end of the samples there are fewer sequences, and no padding in their place.
-GlobalBatch load_sequences(const Dataset& data, const BatchRange& range, int num_microbatches,
-                           const DataShare& share = {}, int multiple = 1);
+// The lengths of the samples in the range; at the end of the samples there are fewer.
+std::vector<std::int64_t> lengths_of(const Dataset& data, const BatchRange& range);
+
+// By degree, the groups that a rank may share sequences with (BatchPlan).
+using SequenceGroups = std::map<int, TensorGroup>;
+
+// Which part of a planned batch a rank computes.
+struct SequenceShare {
+  int rank = 0;                      // of the data axis
+  int tensor = 1;                    // ranks among which tokens are divided
+  SequenceGroups* groups = nullptr;  // outlive the batch; none are needed where every degree is 1
+};
+
+// The same of unequal sequences, as a plan deals them. A microbatch is one row of a group's
+// sequences, one after the other and kept apart, padded (share_of) with tokens that have no targets;
+// of it the rank has its part. It may have no tokens. REQUIRES: the plan fits the range.
+GlobalBatch load_sequences(const Dataset& data, const BatchRange& range, const BatchPlan& plan,
+                           const SequenceShare& share = {});
 
 }  // namespace sluice

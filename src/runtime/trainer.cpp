@@ -3,6 +3,7 @@
 #include "sluice/base/error.h"
 #include "sluice/runtime/gpu_memory.h"
 #include "sluice/runtime/out_of_memory.h"
+#include "sluice/runtime/planned_batch.h"
 #include "sluice/schedule/transforms/forward_only.h"
 #include "sluice/schedule/transforms/forward_prefix.h"
 
@@ -32,19 +33,15 @@ Trainer::Trainer(const RunPlan& plan, const Dataset& data, Communicator& world,
       pipeline_(make_tensor_channel(mesh_.pipeline(), machine.device)),
       totals_(plan.schedule.placement, mesh_.pipeline()) {
   collect_weights();
-  const Boundary boundary{&tensor_group_, tensor_.sequence_norms(), plan.scatter(), &traffic_};
-  executor_ = std::make_unique<Executor>(plan.schedule, local_, *pipeline_, boundary);
-  executor_->set_hooks({.reduce = [this](int stage) { sums_->begin(stage); },
-                        .poll = [this] { deferral_->poll(); }});
+  make_groups();
   forwards_ = forward_only(plan.schedule);
-  evaluator_ = std::make_unique<Executor>(forwards_, local_, *pipeline_, boundary, true);
+  evaluator_ = std::make_unique<Executor>(forwards_, local_, *pipeline_, boundary(), true);
   optimizer_ = std::make_unique<Optimizer>(
       plan.config.optimizer, static_cast<std::uint64_t>(plan.config.debug.seed), all_weights_);
   sums_ = std::make_unique<GradientSums>(GradientSums::Parts{
       plan_, mesh_, *pipeline_, tensor_group_, data_parallel_, traffic_, local_, weights_});
   deferral_ = std::make_unique<Deferral>(plan_, *optimizer_, data_parallel_, all_weights_, totals_);
-  forward_prefix_ =
-      closed_forward_prefixes(plan.schedule)[static_cast<std::size_t>(mesh_.place().pipeline)];
+  execution_of(plan.schedule.num_microbatches);
   plans_ = make_attention_plans(plan, machine, data);
 }
 
@@ -85,11 +82,53 @@ bool Trainer::holds(int stage, const std::string& name) {
   return false;
 }
 
-GlobalBatch Trainer::load(const Dataset& data, const BatchRange& range) const {
-  const DataShare share{mesh_.place().data, mesh_.shape().data()};
-  const int microbatches = plan_.schedule.num_microbatches;
-  return plan_.ragged() ? load_sequences(data, range, microbatches, share, mesh_.shape().tensor)
-                        : load_batch(data, range, microbatches, share, plan_.slice_bounds());
+// Aligned blocks of neighbours on the data axis, one for each power of two that divides the heads.
+void Trainer::make_groups() {
+  if (!plan_.ragged()) return;
+  const BatchLimits limits = plan_.batch_limits();
+  const int rank = mesh_.place().data;
+  for (int degree = 2; degree <= limits.num_ranks && limits.heads % degree == 0; degree *= 2) {
+    const int first = rank / degree * degree;
+    if (first + degree <= limits.num_ranks)
+      groups_.emplace(degree, TensorGroup(mesh_.data(), traffic_, first, degree));
+  }
+}
+
+Boundary Trainer::boundary() {
+  return {&tensor_group_, tensor_.sequence_norms(), plan_.scatter(), &traffic_};
+}
+
+Trainer::Execution& Trainer::execution_of(int num_microbatches) {
+  Execution& execution = executions_[num_microbatches];
+  if (execution.executor) return execution;
+  const bool usual = num_microbatches == plan_.schedule.num_microbatches;
+  const Schedule& schedule =
+      usual ? plan_.schedule : plan_.batch_plans->schedules.at(num_microbatches);
+  execution.executor = std::make_unique<Executor>(schedule, local_, *pipeline_, boundary());
+  execution.executor->set_hooks({.reduce = [this](int stage) { sums_->begin(stage); },
+                                 .poll = [this] { deferral_->poll(); }});
+  execution.forward_prefix =
+      closed_forward_prefixes(schedule)[static_cast<std::size_t>(mesh_.place().pipeline)];
+  return execution;
+}
+
+BatchPlan Trainer::dealt(const Dataset& data, const BatchRange& range) const {
+  if (!plan_.ragged()) return {};
+  return deal_longest_first(lengths_of(data, range), plan_.schedule.num_microbatches,
+                            mesh_.shape().data());
+}
+
+BatchPlan Trainer::plan_of(std::int64_t step, const BatchRange& range) const {
+  return plan_.batch_plans ? planned_batch(*plan_.batch_plans, step, lengths_of(data_, range))
+                           : dealt(data_, range);
+}
+
+GlobalBatch Trainer::load(const Dataset& data, const BatchRange& range, const BatchPlan& plan) {
+  const MeshPlace& place = mesh_.place();
+  const MeshShape& shape = mesh_.shape();
+  return plan_.ragged() ? load_sequences(data, range, plan, {place.data, shape.tensor, &groups_})
+                        : load_batch(data, range, plan_.schedule.num_microbatches,
+                                     {place.data, shape.data()}, plan_.slice_bounds());
 }
 
 void Trainer::begin(GlobalBatch batch, double scale) {
@@ -145,7 +184,8 @@ double Trainer::evaluate(const Dataset& held_out, std::int64_t num_samples) {
   std::int64_t num_targets = 0;
   const std::int64_t batch_size = plan_.config.training.global_batch_size;
   for (std::int64_t first = 0; first < num_samples; first += batch_size) {
-    begin(load(held_out, {first, batch_size, num_samples}), 1);
+    const BatchRange range{first, batch_size, num_samples};
+    begin(load(held_out, range, dealt(held_out, range)), 1);
     guarded([&] {
       return evaluator_->run(batch_source(), plan_.shape.dim, kind_,
                              std::chrono::steady_clock::now());
@@ -177,7 +217,9 @@ std::optional<StepResult> Trainer::advance(std::int64_t number, const std::funct
   // The batch is read before the clock of the step starts.
   const Config& config = plan_.config;
   const std::int64_t batch_size = config.training.global_batch_size;
-  GlobalBatch batch = load(data_, {(number - 1) * batch_size, batch_size});
+  const BatchRange range{(number - 1) * batch_size, batch_size};
+  GlobalBatch batch = load(data_, range, plan_of(number, range));
+  Execution& execution = execution_of(static_cast<int>(batch.microbatches.size()));
   // The mean is over the targets of the whole global batch, so that packing does not change the
   // gradient.
   const double scale = batch.num_targets > 0 ? 1.0 / static_cast<double>(batch.num_targets) : 0;
@@ -195,7 +237,7 @@ std::optional<StepResult> Trainer::advance(std::int64_t number, const std::funct
     origin_ = std::chrono::steady_clock::now();
   }
   std::optional<StepResult> before;
-  result.executed = execute(scale, before);
+  result.executed = execute(execution, scale, before);
   sums_->finish();
   deferral_->begin(std::move(result), device_totals(weights_, local_loss(), stop && stop(), mesh_));
   return config.parallelism.deferred_validation ? before : settle();
@@ -203,14 +245,16 @@ std::optional<StepResult> Trainer::advance(std::int64_t number, const std::funct
 
 // Runs the program of a step. If the previous step is still open, only the first forwards run
 // before it is settled; they run again if its update had to be corrected.
-ExecutedStep Trainer::execute(double scale, std::optional<StepResult>& before) {
-  const auto start = [&] { executor_->start(batch_source(), plan_.shape.dim, kind_, origin_); };
+ExecutedStep Trainer::execute(Execution& execution, double scale,
+                              std::optional<StepResult>& before) {
+  Executor& executor = *execution.executor;
+  const auto start = [&] { executor.start(batch_source(), plan_.shape.dim, kind_, origin_); };
   start();
   if (open_step()) {
-    guarded([&] { executor_->run_to(forward_prefix_); });
+    guarded([&] { executor.run_to(execution.forward_prefix); });
     const StepTotals totals = totals_.finish();
     if (!deferral_->stands(totals)) {
-      guarded([&] { executor_->drop(); });
+      guarded([&] { executor.drop(); });
       for (const auto& [number, stage] : stages_) {
         stage->drop_microbatches();
         stage->begin_step(scale);
@@ -221,7 +265,7 @@ ExecutedStep Trainer::execute(double scale, std::optional<StepResult>& before) {
   }
   for (const auto& [number, stage] : stages_)
     stage->zero_gradients();
-  return guarded([&] { return executor_->finish(); });
+  return guarded([&] { return executor.finish(); });
 }
 
 std::optional<StepResult> Trainer::settle() {

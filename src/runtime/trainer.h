@@ -69,14 +69,25 @@ class Trainer {
 
  private:
   void collect_weights();
+  void make_groups();
   // Lets the stages begin a pass over `batch`, every target's loss counting `scale`.
   void begin(GlobalBatch batch, double scale);
-  GlobalBatch load(const Dataset& data, const BatchRange& range) const;
+  GlobalBatch load(const Dataset& data, const BatchRange& range, const BatchPlan& plan);
+  // How the sequences of a step, or of any batch, are dealt. All equal ones need no plan.
+  BatchPlan plan_of(std::int64_t step, const BatchRange& range) const;
+  BatchPlan dealt(const Dataset& data, const BatchRange& range) const;
+  // What runs a step with so many microbatches, made when it is first needed.
+  struct Execution {
+    std::unique_ptr<Executor> executor;
+    std::size_t forward_prefix = 0;  // ops that can be run before the step before is settled
+  };
+  Execution& execution_of(int num_microbatches);
+  Boundary boundary();
   Executor::DataSource batch_source() const;
   // Returns what `run` returns. If it throws, the other ranks are told first.
   template <typename Run>
   auto guarded(const Run& run);
-  ExecutedStep execute(double scale, std::optional<StepResult>& before);
+  ExecutedStep execute(Execution& execution, double scale, std::optional<StepResult>& before);
   double local_loss() const;
 
   const RunPlan& plan_;
@@ -92,12 +103,12 @@ class Trainer {
   StageWeights weights_;
   std::vector<Weight> all_weights_;  // in canonical order
   std::unique_ptr<TensorChannel> pipeline_;
-  std::unique_ptr<Executor> executor_;
+  SequenceGroups groups_;  // that this rank may be in
+  std::map<int, Execution> executions_;
   Schedule forwards_;
   std::unique_ptr<Executor> evaluator_;
   std::unique_ptr<Optimizer> optimizer_;
   AttentionPlans plans_;
-  std::size_t forward_prefix_ = 0;  // ops that can be run before the step before is settled
   TotalsChain totals_;
   std::unique_ptr<GradientSums> sums_;
   std::unique_ptr<Deferral> deferral_;

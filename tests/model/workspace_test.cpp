@@ -78,7 +78,7 @@ OpWorkspace measure(const RunPlan& plan, Part part) {
   const Microbatch batch{tokens, tokens, {}, plan.slice_bounds()};
   const int slices = plan.schedule.num_slices;
   const auto boundary = [&] {
-    return at::ones({plan.most_slice_tokens(0), plan.shape.dim}, tensor_kind(plan, at::kCPU).dtype);
+    return at::ones({plan.largest_share(0).tokens, plan.shape.dim}, tensor_kind(plan, at::kCPU).dtype);
   };
   OpWorkspace most;
   std::vector<at::Tensor> outputs(static_cast<std::size_t>(slices));
@@ -122,14 +122,13 @@ TEST(Workspace, EstimatesAreWhatTheAllocatorSees) {
         RunPlan plan = plan_of(family, slices);
         plan.config.training.dtype = dtype;
         plan.config.training.gradient_dtype = gradient_dtype;
-        const auto check = [&](RecomputeLevel level, Part part,
-                               OpWorkspace (*estimate)(const RunPlan&, std::int64_t)) {
+        const auto check = [&](RecomputeLevel level, Part part, const auto& estimate) {
           plan.config.recompute.level = level;
           SCOPED_TRACE(fmt::format("{}, level {} in {}, gradients in {}, {} slices, part {}",
                                    family, level, plan.config.training.dtype,
                                    plan.config.training.gradient_dtype, slices,
                                    static_cast<int>(part)));
-          const OpWorkspace estimated = estimate(plan, plan.most_slice_tokens(0));
+          const OpWorkspace estimated = estimate(plan, plan.largest_share(0).tokens);
           const OpWorkspace measured = measure(plan, part);
           expect_close(estimated.f, measured.f);
           expect_close(estimated.i, measured.i);

@@ -95,7 +95,7 @@ TEST(Memory, SlicesWithoutSizesAreEqualToAToken) {
   const RunPlan plan = make_plan(resolve_config(config), lowered_schedule({"seq1f1b", 4}, 4, 8));
   std::vector<std::int64_t> tokens;
   for (int slice = 0; slice < 4; ++slice)
-    tokens.push_back(plan.most_slice_tokens(slice));
+    tokens.push_back(plan.largest_share(slice).tokens);
   EXPECT_EQ(tokens, (std::vector<std::int64_t>{9, 9, 6, 6}));
   EXPECT_EQ(plan.slice_bounds(), (std::vector<std::int64_t>{0, 3, 6, 8, 10}));
 }

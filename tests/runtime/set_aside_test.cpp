@@ -120,8 +120,8 @@ TEST_F(SetAside, RollingBackPassesOverSoManyWholeOnes) {
 TEST_F(SetAside, WhatAnotherVersionSavedIsNotDamaged) {
   std::string text = read_text(path(30, "manifest.json"));
   text = text.substr(0, text.rfind(" \"sha256\": "));
-  const std::string format = R"("format": 3)";
-  text.replace(text.find(format), format.size(), R"("format": 4)");
+  const std::string format = R"("format": 4)";
+  text.replace(text.find(format), format.size(), R"("format": 5)");
   std::ofstream(path(30, "manifest.json"))
       << text << " \"sha256\": \"" << sha256_hex(text) << "\"\n}\n";
   EXPECT_EQ(code_of([&] { find_latest(folder_); }), ExitCode::usage);

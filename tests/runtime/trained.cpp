@@ -8,6 +8,8 @@
 
 #include "sluice/comm/threads/threads.h"
 #include "sluice/run/op_costs.h"
+#include "sluice/run/step_traffic.h"
+#include "sluice/runtime/files/sha256.h"
 #include "sluice/runtime/rank_device.h"
 #include "sluice/schedule/generators/generator.h"
 #include "sluice/schedule/transforms/reductions.h"
@@ -35,6 +37,51 @@ void put_together(const Parameter& parameter, const std::string& name, const at:
     EXPECT_TRUE(at::equal(place, held)) << name;
   }
   place.copy_(held);
+}
+
+std::vector<std::int64_t> lengths_of_step(const Dataset& data, const TrainOptions& run, int step) {
+  return lengths_of(data, {(step - 1) * run.global_batch_size, run.global_batch_size});
+}
+
+// What a run with batches of unequal sequences will keep and send.
+void predict(const Case& c, RunPlan plan, const Dataset& data, const TrainOptions& run,
+             Trained& trained) {
+  const auto size = static_cast<std::size_t>(plan.mesh.size());
+  trained.predicted.assign(size, 0);
+  trained.predicted_traffic.assign(size, {});
+  for (int step = 1; step <= run.steps; ++step) {
+    const std::vector<std::int64_t> lengths = lengths_of_step(data, run, step);
+    const BatchPlan dealt = run.deal ? run.deal(lengths)
+                                     : deal_longest_first(lengths, run.microbatches,
+                                                          plan.mesh.data());
+    plan.schedule = lowered_schedule(c, dealt.num_microbatches());
+    for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+      const MeshPlace place = place_of(rank, plan.mesh);
+      const auto r = static_cast<std::size_t>(rank);
+      plan.shares = token_shares(dealt, lengths, place.data, plan.mesh.tensor);
+      trained.predicted[r] = static_cast<std::int64_t>(
+          simulate(plan.schedule, byte_costs(plan))
+              .devices[static_cast<std::size_t>(place.pipeline)]
+              .peak_bytes);
+      trained.predicted_traffic[r] += step_traffic(plan, place.pipeline, place.data);
+    }
+  }
+}
+
+// Batches as `run.deal` deals them.
+std::shared_ptr<const BatchPlans> plans_of(const Case& c, const Dataset& data,
+                                           const TrainOptions& run) {
+  if (!run.deal) return nullptr;
+  auto plans = std::make_shared<BatchPlans>();
+  plans->name = "the test's plans";
+  for (int step = 1; step <= run.steps; ++step) {
+    const std::vector<std::int64_t> lengths = lengths_of_step(data, run, step);
+    const BatchPlan dealt = run.deal(lengths);
+    plans->steps[step] = {dealt, sha256_hex(lengths_text(lengths))};
+    if (const int count = dealt.num_microbatches(); count != run.microbatches)
+      plans->schedules.emplace(count, lowered_schedule(c, count));
+  }
+  return plans;
 }
 
 }  // namespace
@@ -105,14 +152,18 @@ RunPlan plan_of(const Case& c, const ModelShape& shape, const TrainOptions& run)
 }
 
 Trained train(const Case& c, const ModelShape& shape, const TrainOptions& run) {
-  const RunPlan plan = plan_of(c, shape, run);
+  RunPlan plan = plan_of(c, shape, run);
   const Dataset data(run.source, run.data);
+  plan.batch_plans = plans_of(c, data, run);
   const int num_ranks = plan.mesh.size();
   Trained trained;
   trained.peaks.resize(static_cast<std::size_t>(num_ranks));
   trained.traffic.resize(static_cast<std::size_t>(num_ranks));
-  for (const auto& device : simulate(plan.schedule, byte_costs(plan)).devices)
-    trained.predicted.push_back(static_cast<std::int64_t>(device.peak_bytes));
+  if (plan.ragged())
+    predict(c, plan, data, run, trained);
+  else
+    for (const auto& device : simulate(plan.schedule, byte_costs(plan)).devices)
+      trained.predicted.push_back(static_cast<std::int64_t>(device.peak_bytes));
   const RankDevices devices(
       {.device = plan.config.cluster.device, .partitions = run.partitions, .sms_per_partition = 8});
   std::mutex mutex;

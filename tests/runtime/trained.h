@@ -40,6 +40,9 @@ struct TrainOptions {
   std::shared_ptr<const TokenSource> source = tokens();
   DatasetOptions data = {.sequence_length = 16, .vocab_size = 64, .seed = 3};
   MeshShape mesh = {};  // its pipeline is the schedule's
+  // How batches of unequal sequences are dealt, step after step, from their lengths; empty: longest
+  // first.
+  std::function<BatchPlan(std::span<const std::int64_t> lengths)> deal = {};
   bool sequence_norms = false;
   bool scatter = true;
   std::int64_t bucket_bytes = 4096;
@@ -59,8 +62,10 @@ struct Trained {
   std::map<std::string, at::Tensor> first_gradients;
   std::map<std::string, at::Tensor> states;  // the optimizer's
   std::vector<std::int64_t> peaks;           // per rank
-  std::vector<std::int64_t> predicted;       // of them, per device of the pipeline
-  std::vector<Traffic> traffic;              // likewise
+  // Of them: per device of the pipeline, or of unequal sequences per rank, in the last step.
+  std::vector<std::int64_t> predicted;
+  std::vector<Traffic> traffic;              // per rank
+  std::vector<Traffic> predicted_traffic;    // likewise, of unequal sequences
 };
 
 // The run of these options.

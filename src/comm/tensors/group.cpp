@@ -21,10 +21,18 @@ at::Tensor PendingTensor::finish() {
   if (kind_ == Kind::ready) return std::move(input_);
   group_->ranks_->wait_all(requests_);
   requests_.clear();
-  if (kind_ == Kind::gather) return std::move(whole_);
+  if (kind_ == Kind::whole) return std::move(whole_);
   at::Tensor sum = sum_in_order(pieces_);
   if (kind_ == Kind::reduce_scatter) return sum;
   return group_->all_gather(sum, input_.size(0), traffic_, label_);
+}
+
+Request TensorGroup::send(int to, const at::Tensor& tensor, std::string_view label) {
+  return ranks_->post_send(lane_, first_ + to, tensor_bytes(tensor), label);
+}
+
+Request TensorGroup::recv(int from, const at::Tensor& tensor, std::string_view label) {
+  return ranks_->post_recv(lane_, first_ + from, tensor_bytes(tensor), label);
 }
 
 PendingTensor TensorGroup::begin_all_gather(const at::Tensor& part, std::int64_t rows,
@@ -35,7 +43,7 @@ PendingTensor TensorGroup::begin_all_gather(const at::Tensor& part, std::int64_t
   const RowRange own = own_rows(rows);
   SLUICE_CHECK(part.size(0) == own.count(), "{} rows of {}, of {} in all", part.size(0),
                own.count(), rows);
-  pending.kind_ = PendingTensor::Kind::gather;
+  pending.kind_ = PendingTensor::Kind::whole;
   pending.group_ = this;
   std::vector<std::int64_t> sizes = part.sizes().vec();
   sizes[0] = rows;
@@ -47,10 +55,8 @@ PendingTensor TensorGroup::begin_all_gather(const at::Tensor& part, std::int64_t
     const int from = (rank() + size() - step) % size(), to = (rank() + step) % size();
     const RowRange theirs = part_of(rows, from, size());
     pending.requests_.push_back(
-        ranks_->post_recv(Lane::collectives, from,
-                          tensor_bytes(pending.whole_.slice(0, theirs.begin, theirs.end)), label));
-    pending.requests_.push_back(
-        ranks_->post_send(Lane::collectives, to, tensor_bytes(place), label));
+        recv(from, pending.whole_.slice(0, theirs.begin, theirs.end), label));
+    pending.requests_.push_back(send(to, place, label));
   }
   traffic_->add(traffic, place.numel() * (size() - 1));
   return pending;
@@ -73,12 +79,10 @@ PendingTensor TensorGroup::begin_reduce_scatter(const at::Tensor& x, TrafficClas
     const int from = (rank() + size() - step) % size(), to = (rank() + step) % size();
     at::Tensor& piece = pending.pieces_[static_cast<std::size_t>(from)];
     piece = at::empty_like(mine);
-    pending.requests_.push_back(
-        ranks_->post_recv(Lane::collectives, from, tensor_bytes(piece), label));
+    pending.requests_.push_back(recv(from, piece, label));
     const RowRange theirs = part_of(rows, to, size());
     const at::Tensor sent = pending.input_.slice(0, theirs.begin, theirs.end);
-    pending.requests_.push_back(
-        ranks_->post_send(Lane::collectives, to, tensor_bytes(sent), label));
+    pending.requests_.push_back(send(to, sent, label));
     traffic_->add(traffic, sent.numel());
   }
   pending.pieces_[static_cast<std::size_t>(rank())] = std::move(mine);
@@ -89,6 +93,39 @@ PendingTensor TensorGroup::begin_all_reduce(const at::Tensor& x, TrafficClass tr
                                             std::string_view label) {
   PendingTensor pending = begin_reduce_scatter(x, traffic, label);
   if (size() > 1) pending.kind_ = PendingTensor::Kind::all_reduce;
+  return pending;
+}
+
+PendingTensor TensorGroup::begin_all_to_all(std::vector<at::Tensor> parts, TrafficClass traffic,
+                                            std::string_view label) {
+  SLUICE_CHECK(std::ssize(parts) == size(), "{} parts for {} ranks", parts.size(), size());
+  PendingTensor pending;
+  if (size() == 1) {
+    pending.input_ = std::move(parts[0]);
+    return pending;
+  }
+  pending.kind_ = PendingTensor::Kind::whole;
+  pending.group_ = this;
+  const auto mine = static_cast<std::size_t>(rank());
+  const std::int64_t rows = parts[0].size(0);
+  std::vector<std::int64_t> sizes = parts[0].sizes().vec();
+  sizes[0] = rows * size();
+  pending.whole_ = at::empty(sizes, parts[0].options());
+  const auto from_rank = [&](int from) {
+    return pending.whole_.slice(0, rows * from, rows * (from + 1));
+  };
+  from_rank(rank()).copy_(parts[mine]);
+  for (int step = 1; step < size(); ++step) {
+    const int from = (rank() + size() - step) % size(), to = (rank() + step) % size();
+    at::Tensor& part = parts[static_cast<std::size_t>(to)];
+    SLUICE_CHECK(part.sizes() == parts[mine].sizes(), "the parts for ranks {} and {} differ", to,
+                 rank());
+    part = part.contiguous();
+    pending.requests_.push_back(recv(from, from_rank(from), label));
+    pending.requests_.push_back(send(to, part, label));
+    traffic_->add(traffic, part.numel());
+  }
+  pending.sent_ = std::move(parts);
   return pending;
 }
 
@@ -104,8 +141,8 @@ std::vector<at::Tensor> TensorGroup::exchange(const at::Tensor& mine, int first,
       continue;
     }
     piece = at::empty_like(sent);
-    requests.push_back(ranks_->post_recv(Lane::collectives, peer, tensor_bytes(piece), label));
-    requests.push_back(ranks_->post_send(Lane::collectives, peer, tensor_bytes(sent), label));
+    requests.push_back(recv(peer, piece, label));
+    requests.push_back(send(peer, sent, label));
     traffic_->add(traffic, sent.numel());
   }
   if (ranks_) ranks_->wait_all(requests);

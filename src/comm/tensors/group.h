@@ -42,11 +42,12 @@ class PendingTensor {
 
  private:
   friend class TensorGroup;
-  enum class Kind { ready, gather, reduce_scatter, all_reduce };
+  enum class Kind { ready, whole, reduce_scatter, all_reduce };
   Kind kind_ = Kind::ready;
   TensorGroup* group_ = nullptr;
   at::Tensor input_;                // being sent
-  at::Tensor whole_;                // being gathered
+  at::Tensor whole_;                // being put together
+  std::vector<at::Tensor> sent_;    // by rank, where each gets another
   std::vector<at::Tensor> pieces_;  // by rank, of this rank's rows
   std::vector<Request> requests_;
   TrafficClass traffic_ = TrafficClass::tensor_layer;
@@ -59,10 +60,15 @@ class TensorGroup {
  public:
   TensorGroup() = default;
   // Both outlive the group.
-  TensorGroup(Communicator& ranks, Traffic& traffic) : ranks_(&ranks), traffic_(&traffic) {}
+  TensorGroup(Communicator& ranks, Traffic& traffic)
+      : ranks_(&ranks), traffic_(&traffic), size_(ranks.size()) {}
+  // A view of `size` neighbours among `ranks`, of which this rank is one. Its messages pass on
+  // their own lane: they do not mix with collectives of all ranks that are under way.
+  TensorGroup(Communicator& ranks, Traffic& traffic, int first, int size)
+      : ranks_(&ranks), traffic_(&traffic), first_(first), size_(size), lane_(Lane::messages) {}
 
-  int size() const { return ranks_ ? ranks_->size() : 1; }
-  int rank() const { return ranks_ ? ranks_->rank() : 0; }
+  int size() const { return size_; }
+  int rank() const { return ranks_ ? ranks_->rank() - first_ : 0; }
   // This rank's share of `rows` rows.
   RowRange own_rows(std::int64_t rows) const { return part_of(rows, rank(), size()); }
 
@@ -78,6 +84,12 @@ class TensorGroup {
   at::Tensor all_reduce(const at::Tensor& x, TrafficClass traffic, std::string_view label) {
     return begin_all_reduce(x, traffic, label).finish();
   }
+  // Part p of `parts`, all of one shape, to rank p -> what the ranks sent to this one, one after the
+  // other along the first dimension.
+  at::Tensor all_to_all(std::vector<at::Tensor> parts, TrafficClass traffic,
+                        std::string_view label) {
+    return begin_all_to_all(std::move(parts), traffic, label).finish();
+  }
   // The tensors of ranks [first, end), all of one shape, in rank order. Only these ranks call it.
   std::vector<at::Tensor> exchange(const at::Tensor& mine, int first, int end, TrafficClass traffic,
                                    std::string_view label);
@@ -88,12 +100,19 @@ class TensorGroup {
   PendingTensor begin_reduce_scatter(const at::Tensor& x, TrafficClass traffic,
                                      std::string_view label);
   PendingTensor begin_all_reduce(const at::Tensor& x, TrafficClass traffic, std::string_view label);
+  PendingTensor begin_all_to_all(std::vector<at::Tensor> parts, TrafficClass traffic,
+                                 std::string_view label);
 
  private:
   friend class PendingTensor;
 
+  Request send(int to, const at::Tensor& tensor, std::string_view label);
+  Request recv(int from, const at::Tensor& tensor, std::string_view label);
+
   Communicator* ranks_ = nullptr;
   Traffic* traffic_ = nullptr;
+  int first_ = 0, size_ = 1;  // ranks of the communicator
+  Lane lane_ = Lane::collectives;
 };
 
 // The sum of tensors of one shape, in the order given, in fp32. It has the type of the first.

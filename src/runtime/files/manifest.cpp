@@ -12,7 +12,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::int64_t kFormat = 3;
+constexpr std::int64_t kFormat = 4;
+constexpr std::int64_t kOldestFormat = 3;  // its meshes do not say their order
 constexpr int kMaxDepth = 64;
 
 [[noreturn]] void fail(const std::string& path, const std::string& what) {
@@ -197,9 +198,10 @@ void check_format(const Fields& root, const std::string& kind, const std::string
   if (root.text("schema") != kind) root.wrong("schema", json_quote(kind));
   const std::int64_t format = root.count("format");
   // Not damage: the seal is whole.
-  if (format != kFormat)
-    throw user_error("{}: has format {}, and this version reads {}: use the version that wrote it",
-                     path, format, kFormat);
+  if (format < kOldestFormat || format > kFormat)
+    throw user_error(
+        "{}: has format {}, and this version reads {} to {}: use the version that wrote it", path,
+        format, kOldestFormat, kFormat);
 }
 
 std::string head(const std::string& kind, std::int64_t step) {
@@ -218,8 +220,10 @@ std::string write_manifest(const Manifest& manifest) {
   const std::string text =
       head("sluice.checkpoint", info.step) +
       fmt::format(
-          " \"mesh\": {{\"data\": {}, \"pipeline\": {}, \"tensor\": {}, \"sequence\": {}}},\n",
-          info.mesh.data, info.mesh.pipeline, info.mesh.tensor, info.mesh.sequence) +
+          " \"mesh\": {{\"data\": {}, \"pipeline\": {}, \"tensor\": {}, \"sequence\": {}, "
+          "\"order\": {}}},\n",
+          info.mesh.data, info.mesh.pipeline, info.mesh.tensor, info.mesh.sequence,
+          json_quote(info.mesh.order)) +
       fmt::format(" \"schedule\": {},\n \"config\": {},\n \"state\": {},\n",
                   json_quote(info.schedule), json_quote(info.config), state.dump()) +
       shards_json(manifest.shards);
@@ -235,7 +239,8 @@ Manifest read_manifest(std::string_view text, const std::string& path) {
   info.step = root.count("step");
   const Fields mesh = root.object("mesh");
   info.mesh = {mesh.count("data"), mesh.count("pipeline"), mesh.count("tensor"),
-               mesh.count("sequence")};
+               mesh.count("sequence"),
+               root.count("format") == kOldestFormat ? "data,pipeline,tensor" : mesh.text("order")};
   info.schedule = root.text("schedule");
   info.config = root.text("config");
   if (!root.at("state").is_object()) root.wrong("state", "an object");

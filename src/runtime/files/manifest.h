@@ -4,9 +4,10 @@
 //
 //   {
 //    "schema": "sluice.checkpoint",
-//    "format": 3,
+//    "format": 4,
 //    "step": 20,
-//    "mesh": {"data": 1, "pipeline": 2, "tensor": 1, "sequence": 1},
+//    "mesh": {"data": 1, "pipeline": 2, "tensor": 1, "sequence": 1,
+//             "order": "pipeline,data,tensor"},
 //    "schedule": "v-half",
 //    "config": "[model]\nshape = ...",                                  (the whole of it, as TOML)
 //    "state": {"run": "1a2b3c4d", "folder": "checkpoints"},            (the caller's; see run_id.h)
@@ -36,6 +37,7 @@ struct CheckpointMesh {
   std::int64_t pipeline = 1;
   std::int64_t tensor = 1;
   std::int64_t sequence = 1;
+  std::string order = "pipeline,data,tensor";  // of the axes: ranks differ in the last one first
   bool operator==(const CheckpointMesh&) const = default;
 };
 
