@@ -95,10 +95,8 @@ GlobalBatch load_sequences(const Dataset& data, const BatchRange& range, int num
                            const DataShare& share, int multiple) {
   SLUICE_CHECK(range.first < range.end, "samples {} to {}", range.first, range.end);
   const std::int64_t end = std::min(range.first + range.sequences, range.end);
-  std::vector<std::int64_t> lengths;
-  for (std::int64_t n = range.first; n < end; ++n)
-    lengths.push_back(data.length(n));
-  const BatchPlan plan = deal_longest_first(lengths, num_microbatches, share.count);
+  const BatchPlan plan =
+      deal_longest_first(data.lengths(range.first, end), num_microbatches, share.count);
 
   GlobalBatch out;
   for (const auto& shares : plan.microbatches) {

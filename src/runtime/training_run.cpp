@@ -9,6 +9,7 @@
 
 #include "sluice/cost/flops.h"
 #include "sluice/cuda/device.h"
+#include "sluice/run/batch_plan.h"
 #include "sluice/run/op_costs.h"
 #include "sluice/runtime/checkpointing.h"
 #include "sluice/runtime/generation.h"
@@ -43,6 +44,18 @@ std::vector<std::int64_t> predicted_by_rank(const RunPlan& plan) {
     bytes.push_back(
         plan.peak_stash_bytes[static_cast<std::size_t>(place_of(rank, plan.mesh).pipeline)]);
   return bytes;
+}
+
+// The plan with the microbatches that the first data rank had in this step.
+RunPlan plan_of_step(const TrainingRun& run, std::int64_t step) {
+  RunPlan plan = run.plan;
+  if (!plan.ragged()) return plan;
+  const std::int64_t size = plan.config.training.global_batch_size;
+  const std::vector<std::int64_t> lengths = run.training.lengths((step - 1) * size, step * size);
+  plan.microbatch_tokens =
+      padded_tokens(deal_longest_first(lengths, plan.schedule.num_microbatches, plan.mesh.data()),
+                    lengths, 0, plan.mesh.tensor);
+  return plan;
 }
 
 // What rank 0 says and writes of each step.
@@ -229,7 +242,7 @@ class Loop {
     end.stopped = stop_ && last_step_ < config_.training.steps;
     end.devices = gather_timelines(timeline_, trainer_.mesh());
     if (last_step_ >= first_) {
-      end.costs = byte_costs(run_.plan);
+      end.costs = byte_costs(plan_of_step(run_, last_step_));
       timings_.gather_into(*end.costs, trainer_.mesh().pipeline());
     }
     if (reports_ && reports_->lost_row()) std::rethrow_exception(reports_->lost_row());
