@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "sluice/base/text.h"
@@ -96,8 +98,28 @@ TEST_F(TrainSequences, TokensAndWorkAreThoseOfTheRealLengths) {
   const double flops =
       6 * tokens * (4 * 12 * 32 * 32 + 257 * 32) + 3 * 4 * (2 * 2 * 32) * squares / 2;
   EXPECT_NEAR(work, flops, 1e-9 * flops);
-  // The last step is priced with its own unequal ops.
+}
+
+// Its microbatches are no other step's, so its ops take what they took, and keep their own bytes.
+TEST_F(TrainSequences, TheLastStepIsPredictedFromItsOwnUnequalOps) {
+  const Ran ran = train("--training.steps=3 --trace step.json");
+  ASSERT_EQ(ran.code, 0) << ran.err;
   EXPECT_HAS(ran.err, "sluice: last step: ");
+  std::map<std::string, double> seconds[2], bytes[2];  // measured and predicted
+  const Json trace = Json::parse(test::read_text(folder_.path() + "/step.json"));
+  for (const Json& event : trace["traceEvents"]) {
+    const std::string name = event["name"], phase = event["ph"];
+    const int run = event["pid"];
+    if (phase == "X" && event["cat"] == "compute") seconds[run][name] = event["dur"];
+    if (phase == "C")
+      bytes[run][name] = std::max(bytes[run][name], event["args"]["bytes"].get<double>());
+  }
+  EXPECT_EQ(seconds[0].size(), 4U * 4U * 3U);  // F, I and W of four stages and microbatches
+  ASSERT_EQ(seconds[0].size(), seconds[1].size());
+  for (const auto& [name, taken] : seconds[0])
+    EXPECT_NEAR(seconds[1].at(name), taken, 0.01) << name;
+  EXPECT_EQ(bytes[0], bytes[1]);
+  EXPECT_EQ(bytes[0].size(), 2U);
 }
 
 TEST_F(TrainSequences, AKilledRunResumesWithTheSameBits) {
