@@ -112,33 +112,34 @@ std::optional<bool> fits(const DryRun& dry) {
 
 // What the first batches of unequal sequences hold, where the table has the most that any may.
 std::string first_batches(const RunPlan& plan, const Dataset& training) {
-  constexpr std::int64_t kBatches = 16;
+  constexpr std::int64_t kMostBatches = 16, kMostOps = 2'000'000;
+  std::int64_t ops = 0;
+  for (const Program& program : plan.schedule.programs)
+    ops += std::ssize(program);
+  const std::int64_t batches = std::min(plan.config.training.steps,
+                                        std::clamp<std::int64_t>(kMostOps / ops, 1, kMostBatches));
   const std::int64_t size = plan.config.training.global_batch_size;
-  const std::int64_t batches = std::min(kBatches, plan.config.training.steps);
-  RunPlan step = plan;
   std::int64_t tokens = 0, stash = 0;
   for (std::int64_t number = 1; number <= batches; ++number) {
-    std::vector<std::int64_t> lengths;
-    for (std::int64_t n = 0; n < size; ++n)
-      lengths.push_back(training.length((number - 1) * size + n));
-    const BatchPlan dealt =
-        plan.batch_plans
-            ? planned_batch(*plan.batch_plans, number, lengths)
-            : deal_longest_first(lengths, plan.schedule.num_microbatches, plan.mesh.data());
-    const int count = dealt.num_microbatches();
-    step.schedule = count == plan.schedule.num_microbatches ? plan.schedule
-                                                            : plan.batch_plans->schedules.at(count);
-    for (int rank = 0; rank < plan.mesh.data(); ++rank) {
-      step.shares = token_shares(dealt, lengths, rank, plan.mesh.tensor);
-      tokens = std::max(tokens, step.largest_share(0).tokens);
-      for (const std::int64_t peak : predicted_peaks(step))
-        stash = std::max(stash, peak);
+    const std::vector<std::int64_t> lengths = training.lengths((number - 1) * size, number * size);
+    const BatchPlan batch = batch_plan_of(plan, number, lengths);
+    RunPlan step = plan_of_step(plan, batch, lengths, 0);
+    // Data ranks have about as many tokens as each other: one simulation with the most of any.
+    for (int rank = 1; rank < plan.mesh.data(); ++rank) {
+      const std::vector<TokenShare> own = token_shares(batch, lengths, rank, plan.mesh.tensor);
+      for (std::size_t m = 0; m < own.size(); ++m)
+        step.shares[m] = {std::max(step.shares[m].tokens, own[m].tokens),
+                          std::max(step.shares[m].degree, own[m].degree)};
     }
+    tokens = std::max(tokens, step.largest_share(0).tokens);
+    for (const std::int64_t peak : predicted_peaks(step))
+      stash = std::max(stash, peak);
   }
   return fmt::format(
-      "the first {} of this data have at most {} in a microbatch of a rank, and keep at most {} "
-      "MiB of activations on a rank; the table has the most that any batch may need",
-      counted(batches, "batch"), counted(tokens, "token"), mebibytes(static_cast<double>(stash)));
+      "the first {} of this data: at most {} in a microbatch of a rank, and at most {} MiB of "
+      "activations on a rank; the table has the most that any batch may need",
+      batches == 1 ? "batch" : fmt::format("{} batches", batches), counted(tokens, "token"),
+      mebibytes(static_cast<double>(stash)));
 }
 
 // What the data and the checkpoint say, where they are there.

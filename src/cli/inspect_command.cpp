@@ -34,9 +34,8 @@ std::string json(const CheckpointInfo& info, const CheckpointDigest& held) {
       "  \"schedule\": {},\n  \"config\": {},\n  \"tensors\": {},\n  \"states\": {},\n"
       "  \"weights_sha256\": \"{}\"\n}}\n",
       info.step, mesh.data, mesh.pipeline, mesh.tensor, mesh.sequence, json_quote(mesh.order),
-      json_quote(info.schedule),
-      json_quote(info.config), tensors_json(held.weights), tensors_json(held.states),
-      held.weights_sha256);
+      json_quote(info.schedule), json_quote(info.config), tensors_json(held.weights),
+      tensors_json(held.states), held.weights_sha256);
 }
 
 double mebibytes(const std::vector<TensorDigest>& list) {

@@ -75,6 +75,10 @@ ExitCode run(const Flags& flags) {
         if (world.rank() != 0) return;
         output.write(costs_to_json(costs));
         if (!output.to_standard_output()) OutputFlags().write(summary(plan.schedule, costs));
+        if (plan.ragged())
+          say("sluice: microbatches were measured full, with {} each: those of data.packing = "
+              "sequences mostly have fewer\n",
+              counted(plan.largest_share(0).tokens, "token"));
       },
       shared_facts(plan, nullptr));
 }

@@ -18,10 +18,38 @@ std::string StepComparison::line() const {
                      measured.makespan, predicted.makespan, measured.makespan / predicted.makespan);
 }
 
+namespace {
+
+// Of unequal microbatches, what their ops took in this very step: no other has the same ones.
+Costs with_own_times(const Costs& costs, const std::vector<DeviceTimeline>& measured) {
+  std::vector<OpCosts> table;
+  for (int microbatch = 0; microbatch < costs.num_microbatches(); ++microbatch)
+    for (int stage = 0; stage < costs.num_stages(); ++stage)
+      table.push_back(costs.of(microbatch, stage, 0));
+  for (const DeviceTimeline& device : measured)
+    for (const Span& span : device.spans) {
+      OpCosts& own =
+          table[static_cast<std::size_t>(span.op.microbatch * costs.num_stages() + span.op.stage)];
+      double OpCosts::*const time = span.op.kind == OpKind::F   ? &OpCosts::f
+                                    : span.op.kind == OpKind::I ? &OpCosts::i
+                                    : span.op.kind == OpKind::W ? &OpCosts::w
+                                                                : &OpCosts::b;
+      own.*time = span.end - span.start;
+    }
+  Costs out = costs;
+  out.set_microbatches(std::move(table));
+  return out;
+}
+
+}  // namespace
+
 StepComparison compare_step(const Schedule& schedule, std::vector<DeviceTimeline> measured,
                             const Costs& costs) {
   StepComparison step;
-  step.predicted = simulate(schedule, costs, {.timeline = true}).timeline;
+  step.predicted =
+      simulate(schedule, costs.num_microbatches() > 0 ? with_own_times(costs, measured) : costs,
+               {.timeline = true})
+          .timeline;
   for (const DeviceTimeline& device : measured)
     if (!device.spans.empty())
       step.measured.makespan = std::max(step.measured.makespan, device.spans.back().end);

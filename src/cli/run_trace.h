@@ -17,7 +17,8 @@ struct StepComparison {
   std::string line() const;
 };
 
-// `costs` has the seconds that the run measured and the bytes that its ops keep.
+// `costs` has the seconds that the run measured and the bytes that its ops keep. Of unequal
+// microbatches, the seconds are those of the step itself.
 StepComparison compare_step(const Schedule& schedule, std::vector<DeviceTimeline> measured,
                             const Costs& costs);
 

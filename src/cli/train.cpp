@@ -30,15 +30,14 @@ std::string stopped_text(const CheckpointConfig& checkpoint, std::int64_t step) 
 }
 
 // The last step beside its prediction, for all ranks.
-void report_step(const TrainRequest& request, const Schedule& schedule, RunEnd end,
-                 Progress& progress) {
+void report_step(const TrainRequest& request, RunEnd end, Progress& progress) {
   if (!end.costs) {
     if (request.trace.empty()) return;
     throw user_error(
         "--trace is {}: no step is left to run, so there is nothing to draw; raise training.steps",
         request.trace);
   }
-  const StepComparison step = compare_step(schedule, std::move(end.devices), *end.costs);
+  const StepComparison step = compare_step(end.schedule, std::move(end.devices), *end.costs);
   if (!request.trace.empty()) write_trace(request.trace, step);
   progress.note(step.line());
 }
@@ -89,7 +88,7 @@ ExitCode run(const TrainRequest& request) {
     if (world.rank() != 0) return;
     const std::string last_words =
         end.stopped ? stopped_text(config.checkpoint, end.last_step) : "";
-    report_step(request, plan.schedule, std::move(end), progress);
+    report_step(request, std::move(end), progress);
     if (!last_words.empty()) progress.note(last_words);
   };
   std::vector<Fact> facts = shared_facts(plan, &data.training);

@@ -27,8 +27,10 @@ bool is_ragged(const Config& config) { return config.data.packing == Packing::se
 int microbatches_of(const Config& config) {
   const int given = config.parallelism.num_microbatches;
   if (given) return given;
+  const std::int64_t batch = config.training.global_batch_size, ranks = data_ranks_of(config);
+  // Unequal sequences need not divide.
   return static_cast<int>(
-      std::max<std::int64_t>(config.training.global_batch_size / data_ranks_of(config), 1));
+      std::max<std::int64_t>((batch + (is_ragged(config) ? ranks - 1 : 0)) / ranks, 1));
 }
 
 std::vector<double> memory_caps_of(const ParallelismConfig& parallelism) {

@@ -22,9 +22,8 @@ enum class TrafficClass {
 inline constexpr int kNumTrafficClasses = 9;
 
 constexpr std::string_view traffic_name(TrafficClass traffic) {
-  constexpr std::string_view kNames[] = {"tensor-layer",    "embedding", "loss",
-                                         "boundary",        "boundary-gather",
-                                         "gradient",        "parameter", "norm",
+  constexpr std::string_view kNames[] = {"tensor-layer",    "embedding", "loss",      "boundary",
+                                         "boundary-gather", "gradient",  "parameter", "norm",
                                          "sequence"};
   return kNames[static_cast<std::size_t>(traffic)];
 }

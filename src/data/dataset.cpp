@@ -144,6 +144,13 @@ Dataset::Stretch Dataset::stretch_of(std::int64_t index) const {
   return {first, std::min(length, most), length > most};
 }
 
+std::vector<std::int64_t> Dataset::lengths(std::int64_t first, std::int64_t end) const {
+  std::vector<std::int64_t> out;
+  for (std::int64_t n = first; n < end; ++n)
+    out.push_back(length(n));
+  return out;
+}
+
 Sample Dataset::sample(std::int64_t index) const {
   const Stretch stretch = stretch_of(index);
   Sample sample;

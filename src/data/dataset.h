@@ -63,6 +63,8 @@ class Dataset {
   Sample sample(std::int64_t index) const;
   // Its tokens, without reading them: of every sample L, or as many as its document has.
   std::int64_t length(std::int64_t index) const { return stretch_of(index).length; }
+  // Those of the samples [first, end).
+  std::vector<std::int64_t> lengths(std::int64_t first, std::int64_t end) const;
 
  private:
   // Where a sample's tokens are. `more`: one follows that is the last one's target.

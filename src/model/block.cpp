@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "sluice/base/error.h"
-#include "sluice/cuda/functions.h"
 #include "sluice/cost/head_share.h"
+#include "sluice/cuda/functions.h"
 #include "sluice/model/attention_cuda.h"
 #include "sluice/model/sequence_parallel.h"
 #include "sluice/run/stash.h"
@@ -32,30 +32,18 @@ at::Tensor join_heads(const at::Tensor& x) {
 
 std::int64_t BlockStash::bytes() const {
   std::int64_t total = 0;
-  for (const at::Tensor* tensor : {&x,
-                                   &n1,
-                                   &s1.mean,
-                                   &s1.rstd,
-                                   &q,
-                                   &k,
-                                   &v,
-                                   &o,
-                                   &o_heads,
-                                   &lse,
-                                   &x2,
-                                   &n2,
-                                   &s2.mean,
-                                   &s2.rstd,
-                                   &u,
-                                   &a,
-                                   &z,
-                                   &d_qkv,
-                                   &d_out,
-                                   &d_u,
-                                   &d_down,
-                                   &norm1.weight,
-                                   &norm1.bias,
-                                   &norm2.weight,
+  for (const at::Tensor* tensor : {&x,          &n1,
+                                   &s1.mean,    &s1.rstd,
+                                   &q,          &k,
+                                   &v,          &o,
+                                   &o_heads,    &lse,
+                                   &x2,         &n2,
+                                   &s2.mean,    &s2.rstd,
+                                   &u,          &a,
+                                   &z,          &d_qkv,
+                                   &d_out,      &d_u,
+                                   &d_down,     &norm1.weight,
+                                   &norm1.bias, &norm2.weight,
                                    &norm2.bias})
     total += held_bytes(*tensor);
   return total;
@@ -161,9 +149,8 @@ void Block::attend(BlockStash& stash, BlockState& state, const SliceContext& con
   qkv = at::Tensor();
   const auto heads_of = [&](const at::Tensor& part, std::int64_t heads, bool rotated) {
     const at::Tensor x = split_heads(part, context, heads);
-    return rotated && rotates && !x.is_cuda() && !context.group
-               ? rotate(x, context.rotation, false)
-               : x;
+    return rotated && rotates && !x.is_cuda() && !context.group ? rotate(x, context.rotation, false)
+                                                                : x;
   };
   stash.q = heads_of(parts[0], attended.heads, true);
   if (!stash.k.defined()) {
@@ -267,10 +254,9 @@ at::Tensor Block::attention_grad(const at::Tensor& d_o, BlockState& state,
     return heads_grad(d_o, o, state, context);
   }
   TensorGroup& group = *context.group;
-  at::Tensor d_qkv = heads_to_qkv(
-      heads_grad(queries_to_heads(d_o, group, label_), state.slices[context.slice].o_heads, state,
-                 context),
-      group, local_, label_);
+  at::Tensor d_qkv = heads_to_qkv(heads_grad(queries_to_heads(d_o, group, label_),
+                                             state.slices[context.slice].o_heads, state, context),
+                                  group, local_, label_);
   if (shape_.family != ModelFamily::llama) return d_qkv;
   if (!d_qkv.is_cuda()) return rotated(d_qkv, context, true);
   cuda::rotate(d_qkv, local_.heads + local_.kv_heads, local_.head_dim,
@@ -382,7 +368,8 @@ at::Tensor Block::input_grad(const at::Tensor& dy, LayerState& opened,
   BlockStash& stash = static_cast<BlockState&>(opened).slices[context.slice];
   // W needs the inputs and output gradients of the matmuls, nothing else.
   if (!shape_.encoder()) stash.x = at::Tensor();
-  stash.q = stash.k = stash.v = stash.lse = stash.o_heads = stash.x2 = stash.u = stash.z = at::Tensor();
+  stash.q = stash.k = stash.v = stash.lse = stash.o_heads = stash.x2 = stash.u = stash.z =
+      at::Tensor();
   stash.s1 = stash.s2 = {};
   stash.norm1.input = stash.norm2.input = at::Tensor();
   const std::int64_t expected = block_stash(*context.plan, context.share()).after_i;

@@ -33,9 +33,9 @@ struct BlockStash {
   // Of ranks that share sequences, q, k and v, the statistics and this have all tokens of the row
   // and the rank's heads: attention's output before it is exchanged. Undefined: it is o.
   at::Tensor o_heads;
-  at::Tensor lse;      // (B, heads, n)
-  at::Tensor x2;       // (t, dim) sum after attention
-  at::Tensor n2;       // (t, dim) second norm's output; not in an encoder, where it is y
+  at::Tensor lse;  // (B, heads, n)
+  at::Tensor x2;   // (t, dim) sum after attention
+  at::Tensor n2;   // (t, dim) second norm's output; not in an encoder, where it is y
   NormStatistics s2;
   at::Tensor u;  // (T, up_dim) up projection
   at::Tensor a;  // (T, ffn_dim) activation

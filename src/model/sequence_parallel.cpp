@@ -20,7 +20,8 @@ at::Tensor tokens_to_heads(const at::Tensor& qkv, TensorGroup& group, const Loca
   std::vector<at::Tensor> parts;
   for (int rank = 0; rank < group.size(); ++rank) {
     const HeadShare share = head_share(local, group.size(), rank);
-    std::vector<at::Tensor> columns = {qkv.narrow(1, share.first_head * width, share.heads * width)};
+    std::vector<at::Tensor> columns = {
+        qkv.narrow(1, share.first_head * width, share.heads * width)};
     for (const std::int64_t begin : {keys, values})
       for (const std::int64_t head : share.kv_heads)
         columns.push_back(qkv.narrow(1, begin + head * width, width));
@@ -32,8 +33,7 @@ at::Tensor tokens_to_heads(const at::Tensor& qkv, TensorGroup& group, const Loca
 at::Tensor heads_to_qkv(const at::Tensor& d_heads, TensorGroup& group, const LocalShape& local,
                         std::string_view label) {
   const std::int64_t width = local.head_dim, keys = local.q_dim(), values = keys + local.kv_dim();
-  const at::Tensor came =
-      group.all_to_all(by_rank(d_heads, group), TrafficClass::sequence, label);
+  const at::Tensor came = group.all_to_all(by_rank(d_heads, group), TrafficClass::sequence, label);
   const std::vector<at::Tensor> ranks = by_rank(came, group);
   at::Tensor d_qkv = at::empty({ranks[0].size(0), local.qkv_dim()}, d_heads.options());
   // Of each key head, and of each value head: what the ranks that had it computed.

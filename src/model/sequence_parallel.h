@@ -18,8 +18,8 @@ namespace sluice {
 // q, k and v of all heads, (T, qkv_dim) -> of this rank's, (R, columns): q, k and v side by side.
 at::Tensor tokens_to_heads(const at::Tensor& qkv, TensorGroup& group, const LocalShape& local,
                            std::string_view label);
-// The gradient of what that returned -> that of its input. Where several ranks had a key head, their
-// gradients are added up in rank order.
+// The gradient of what that returned -> that of its input. Where several ranks had a key head,
+// their gradients are added up in rank order.
 at::Tensor heads_to_qkv(const at::Tensor& d_heads, TensorGroup& group, const LocalShape& local,
                         std::string_view label);
 

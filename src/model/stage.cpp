@@ -59,8 +59,8 @@ SliceContext Stage::context_of(const Microbatch& data, std::size_t slice) {
   const bool single = data.documents.single();
   const auto make = [&](at::Tensor& positions, Rotation& rotated) {
     const std::int64_t sequences = single && rotates ? 1 : context.num_sequences;
-    at::Tensor made = positions_of(sequences, first + bounds_[slice], first + bounds_[slice + 1],
-                                   data.documents);
+    at::Tensor made =
+        positions_of(sequences, first + bounds_[slice], first + bounds_[slice + 1], data.documents);
     // From pinned memory, so that the host does not wait for the GPU's current work.
     if (kind_.on_gpu()) made = made.pin_memory().to(kind_.device, true);
     if (rotates)

@@ -24,7 +24,7 @@ struct Microbatch {
   at::Tensor tokens;   // (B, length), 64-bit
   at::Tensor targets;  // (B, length), -1: no loss
   Documents documents;
-  SliceBounds bounds;  // where the sequences are cut into slices; empty: nowhere
+  SliceBounds bounds;            // where the sequences are cut into slices; empty: nowhere
   TensorGroup* group = nullptr;  // the ranks that share it; null: this one alone
 
   // The same, {0, length} for whole sequences.

@@ -35,14 +35,14 @@ std::vector<std::int64_t> balanced_slices(const Config& config) {
   }
 }
 
-// The batch plans that a configuration names; null: none. Theirs is the number of microbatches where
-// the configuration gives none.
+// The batch plans that a configuration names; null: none. Theirs is the number of microbatches
+// where the configuration gives none.
 std::shared_ptr<BatchPlans> read_batch_plans(Config& config) {
   const std::string& path = config.flexsp.plan_file;
   if (path.empty()) return nullptr;
-  const BatchLimits limits{
-      config.training.global_batch_size, static_cast<int>(data_ranks_of(config)),
-      config.model.heads / config.parallelism.tensor_parallel_degree};
+  const BatchLimits limits{config.training.global_batch_size,
+                           static_cast<int>(data_ranks_of(config)),
+                           config.model.heads / config.parallelism.tensor_parallel_degree};
   auto plans = std::make_shared<BatchPlans>();
   plans->name = path;
   plans->steps = parse_batch_plans(read_text(path, kMaxBatchPlanBytes), path, limits);
@@ -62,9 +62,10 @@ void add_schedules(const RunPlan& plan, BatchPlans& plans) {
     };
     const std::string& csv = plan.config.parallelism.pipeline_parallel_schedule_csv;
     if (!csv.empty())
-      throw refused(fmt::format("the schedule in {} has {}, and no other number; plan as many, or "
-                                "name a schedule",
-                                csv, plan.schedule.num_microbatches));
+      throw refused(
+          fmt::format("the schedule in {} has {}, and no other number; plan as many, or "
+                      "name a schedule",
+                      csv, plan.schedule.num_microbatches));
     Config config = plan.config;
     config.flexsp.plan_file.clear();
     config.parallelism.num_microbatches = count;

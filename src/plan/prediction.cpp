@@ -23,6 +23,7 @@ Prediction predict(const PlannedRun& run) {
   const Simulation simulation = simulate(plan.schedule, costs);
   Prediction out;
   out.bubble = simulation.bubble_rate;
+  if (plan.ragged()) return out;  // it depends on the lengths of the sequences
   const double peak = peak_of_rank(plan);
   const TrainingConfig& training = plan.config.training;
   const auto length = static_cast<double>(training.sequence_length);

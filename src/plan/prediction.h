@@ -9,8 +9,11 @@
 namespace sluice {
 
 struct Prediction {
-  double bubble = 0;  // share of a step in which the busiest device waits; without messages
-  // Known with a profile (parallelism.costs), or with cluster.peak_tflops.
+  // Share of a step in which the busiest device waits; without messages, all microbatches being
+  // full.
+  double bubble = 0;
+  // Known with a profile (parallelism.costs), or with cluster.peak_tflops; not of unequal
+  // sequences.
   std::optional<double> step_s;
   std::optional<double> tokens_per_s;  // of all ranks
   std::optional<double> days;          // of training.steps

@@ -71,7 +71,7 @@ struct Candidate {
 RunPlan with_microbatches(RunPlan plan, int microbatches) {
   Config& config = plan.config;
   config.training.global_batch_size =
-      config.training.global_batch_size / plan.schedule.num_microbatches * microbatches;
+      static_cast<int>(plan.sequences() * plan.mesh.data() * microbatches);
   config.parallelism.num_microbatches = microbatches;
   plan.schedule.num_microbatches = microbatches;
   return plan;

@@ -89,6 +89,10 @@ std::string prediction_text(const DryRun& dry) {
       fmt::format("{}; bubble {:.1f}% of a step, by {}\n",
                   counted(num_parameters(plan.shape), "parameter"), 100 * prediction.bubble,
                   dry.run.times.measured ? "the times of parallelism.costs" : "counting FLOPs");
+  if (plan.ragged())
+    out +=
+        "the bubble is that of full microbatches; how long a step takes depends on the lengths of "
+        "its sequences\n";
   if (!prediction.step_s) return out;
   out +=
       fmt::format("{}{:.4g} s per step, {}{} tokens/s", prediction.lower_bound ? "at least " : "",
@@ -147,8 +151,8 @@ std::string dry_run_text(const DryRun& dry) {
         cells.push_back(with_commas(fmt::format("{}", rank.traffic.of(kind))));
       moved.add(cells);
     }
-    out +=
-        fmt::format("elements that a rank sends per step (docs/parallelism.md):\n{}", moved.text());
+    out += fmt::format("elements that a rank sends per step{} (docs/parallelism.md):\n{}",
+                       plan.ragged() ? " at most" : "", moved.text());
   }
   if (plan.sliced())
     out += fmt::format("slices of {} tokens\n", fmt::join(schedule.slice_sizes, ", "));

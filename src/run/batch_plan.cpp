@@ -85,9 +85,9 @@ std::string group_problem(const SequenceGroup& group, const BatchLimits& limits)
         group.degree, limits.heads);
   if (group.first_rank < 0 || group.first_rank % group.degree != 0 ||
       group.first_rank + group.degree > limits.num_ranks)
-    return fmt::format("a group of degree {} starts at rank {}: needs a multiple of {} from 0 to {}",
-                       group.degree, group.first_rank, group.degree,
-                       (limits.num_ranks / group.degree - 1) * group.degree);
+    return fmt::format(
+        "a group of degree {} starts at rank {}: needs a multiple of {} from 0 to {}", group.degree,
+        group.first_rank, group.degree, (limits.num_ranks / group.degree - 1) * group.degree);
   return {};
 }
 

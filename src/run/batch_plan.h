@@ -3,8 +3,8 @@
 // part of its group's tokens:
 //
 //   rank            0        1        2        3        4    5    6    7
-//   microbatch 0   [ sequences 3, 17          ]        [ 5     ] [8]  [2, 9]      degrees 4, 2, 1, 1
-//   microbatch 1   [ 0     ] [ 1, 4  ]        [ 6    ] [ 7     ]                  degree 2
+//   microbatch 0   [ sequences 3, 17          ]        [ 5     ] [8]  [2, 9]      degrees 4, 2, 1,
+//   1 microbatch 1   [ 0     ] [ 1, 4  ]        [ 6    ] [ 7     ]                  degree 2
 //
 // A plan depends on the lengths of the sequences alone, so every rank makes or reads the same one,
 // and no tokens have to be sent for it.
@@ -18,11 +18,12 @@
 namespace sluice {
 
 struct SequenceGroup {
-  int degree = 1;      // ranks that share the sequences: a power of two
-  int first_rank = 0;  // of the data axis: a multiple of the degree
+  int degree = 1;                            // ranks that share the sequences: a power of two
+  int first_rank = 0;                        // of the data axis: a multiple of the degree
   std::vector<std::int64_t> sequences = {};  // numbers within the global batch; may be none
 
   bool holds(int rank) const { return rank >= first_rank && rank < first_rank + degree; }
+  bool operator==(const SequenceGroup&) const = default;
 };
 
 struct BatchPlan {
@@ -31,6 +32,7 @@ struct BatchPlan {
   int num_microbatches() const { return static_cast<int>(microbatches.size()); }
   // The group of a rank; null: it has none and computes nothing.
   const SequenceGroup* group_of(int microbatch, int rank) const;
+  bool operator==(const BatchPlan&) const = default;
 };
 
 // A rank's part of a microbatch, or of a slice of it: tokens, padding included, of sequences that

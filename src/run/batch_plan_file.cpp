@@ -46,7 +46,8 @@ class Members {
   static std::int64_t number_in(const Json& value, const std::string& where, std::int64_t most) {
     const bool fits = value.is_number_unsigned() &&
                       value.get<std::uint64_t>() <= static_cast<std::uint64_t>(most);
-    if (!fits) throw bad_data("{} is {}: needs a whole number from 0 to {}", where, value.dump(), most);
+    if (!fits)
+      throw bad_data("{} is {}: needs a whole number from 0 to {}", where, value.dump(), most);
     return value.get<std::int64_t>();
   }
 

@@ -65,8 +65,7 @@ Costs byte_costs(const RunPlan& plan) {
 }
 
 Costs costs_of_parts(const PartTimes& times, const RunPlan& plan) {
-  SLUICE_CHECK(plan.shares.empty(), "times of {} unequal microbatches",
-               plan.shares.size());
+  SLUICE_CHECK(plan.shares.empty(), "times of {} unequal microbatches", plan.shares.size());
   Costs costs = byte_costs(plan);
   const std::vector<std::int64_t> sizes =
       slice_sizes_of(plan.schedule, plan.config.training.sequence_length);

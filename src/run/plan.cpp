@@ -73,8 +73,9 @@ TokenShare RunPlan::share(int microbatch, int slice) const {
     for (const auto& groups : batch.plan.microbatches)
       for (const SequenceGroup& group : groups) {
         const std::int64_t tokens = std::ssize(group.sequences) * length;
-        most.tokens = std::max(
-            most.tokens, padded_to(tokens, std::int64_t{group.degree} * mesh.tensor) / group.degree);
+        most.tokens =
+            std::max(most.tokens,
+                     padded_to(tokens, std::int64_t{group.degree} * mesh.tensor) / group.degree);
         if (tokens > 0) most.degree = std::max(most.degree, group.degree);
       }
   return most;

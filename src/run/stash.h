@@ -1,6 +1,6 @@
 // Bytes that the ops of a run leave behind on one of the ranks that share a layer, as pure
-// functions of the plan and the rank's share of a slice over all sequences of its microbatch. The model
-// asserts that it keeps exactly these, so the simulator's memory is the run's.
+// functions of the plan and the rank's share of a slice over all sequences of its microbatch. The
+// model asserts that it keeps exactly these, so the simulator's memory is the run's.
 #pragma once
 
 #include <cstdint>

@@ -69,8 +69,8 @@ OpWorkspace block_workspace_cpu(const RunPlan& plan, const TokenShare& share) {
 }  // namespace
 
 OpWorkspace block_workspace(const RunPlan& plan, const TokenShare& share) {
-  OpWorkspace bytes = plan.on_gpu() ? block_workspace_gpu(plan, share.tokens)
-                                    : block_workspace_cpu(plan, share);
+  OpWorkspace bytes =
+      plan.on_gpu() ? block_workspace_gpu(plan, share.tokens) : block_workspace_cpu(plan, share);
   if (share.degree == 1) return bytes;
   // Heads for tokens: what goes to the others, and what comes from them.
   const LocalShape local = local_shape(plan.shape, plan.mesh.tensor);

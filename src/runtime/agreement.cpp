@@ -21,9 +21,9 @@ namespace {
 // Files and folders may lie elsewhere on each machine; what is read from them is compared itself.
 // The bar is of the terminal.
 constexpr std::array kMayDiffer = {
-    "data.path",         "data.tokenizer",    "parallelism.pipeline_parallel_schedule_csv",
-    "parallelism.costs", "flexsp.plan_file",  "checkpoint.folder",
-    "checkpoint.load",   "metrics.folder",    "metrics.progress"};
+    "data.path",         "data.tokenizer",   "parallelism.pipeline_parallel_schedule_csv",
+    "parallelism.costs", "flexsp.plan_file", "checkpoint.folder",
+    "checkpoint.load",   "metrics.folder",   "metrics.progress"};
 
 std::string shared_value(const ConfigKey& key, const Config& config) {
   const ConfigValue value = key.get(config);

@@ -1,14 +1,16 @@
 #include "sluice/runtime/alone.h"
 
 #include "sluice/base/error.h"
+#include "sluice/run/batch_plan.h"
 
 namespace sluice {
 
 Alone::Alone(int rank, const RunPlan& plan, const TensorKind& kind)
     : TensorChannel(rank, plan.schedule.num_devices()),
       // Ordinary values: kernels are slower on infinities and denormals.
-      source_(at::randn({plan.config.training.global_batch_size / plan.schedule.num_microbatches *
-                         plan.config.training.sequence_length * plan.shape.dim})
+      source_(at::randn({padded_to(plan.sequences() * plan.config.training.sequence_length,
+                                   plan.mesh.tensor) *
+                         plan.shape.dim})
                   .mul_(0.1)
                   .to(kind.device, kind.dtype)) {}
 

@@ -97,10 +97,7 @@ GlobalBatch load_batch(const Dataset& data, const BatchRange& range, int num_mic
 
 std::vector<std::int64_t> lengths_of(const Dataset& data, const BatchRange& range) {
   SLUICE_CHECK(range.first < range.end, "samples {} to {}", range.first, range.end);
-  std::vector<std::int64_t> lengths;
-  for (std::int64_t n = range.first; n < std::min(range.first + range.sequences, range.end); ++n)
-    lengths.push_back(data.length(n));
-  return lengths;
+  return data.lengths(range.first, std::min(range.first + range.sequences, range.end));
 }
 
 GlobalBatch load_sequences(const Dataset& data, const BatchRange& range, const BatchPlan& plan,
@@ -119,8 +116,8 @@ GlobalBatch load_sequences(const Dataset& data, const BatchRange& range, const B
         if (mine) own.push_back(std::move(sample));
       }
     }
-    out.microbatches.push_back(part_of_row(
-        own, tokens, tokens.degree > 1 ? &share.groups->at(tokens.degree) : nullptr));
+    out.microbatches.push_back(
+        part_of_row(own, tokens, tokens.degree > 1 ? &share.groups->at(tokens.degree) : nullptr));
   }
   return out;
 }

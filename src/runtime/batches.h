@@ -53,8 +53,8 @@ struct SequenceShare {
 };
 
 // The same of unequal sequences, as a plan deals them. A microbatch is one row of a group's
-// sequences, one after the other and kept apart, padded (share_of) with tokens that have no targets;
-// of it the rank has its part. It may have no tokens. REQUIRES: the plan fits the range.
+// sequences, one after the other and kept apart, padded (share_of) with tokens that have no
+// targets; of it the rank has its part. It may have no tokens. REQUIRES: the plan fits the range.
 GlobalBatch load_sequences(const Dataset& data, const BatchRange& range, const BatchPlan& plan,
                            const SequenceShare& share = {});
 

@@ -198,6 +198,7 @@ void Executor::send(const Op& op) {
   auto leaving = leaving_.extract(key);
   SLUICE_CHECK(!leaving.empty(), "{} has nothing to send", schedule_.text(op));
   at::Tensor tensor = std::move(leaving.mapped());
+  if (tensor.size(0) == 0) return;  // the receiver knows
   if (scatters()) {
     const RowRange own = boundary_.tensor->own_rows(tensor.size(0));
     tensor = tensor.slice(0, own.begin, own.end);
@@ -212,13 +213,17 @@ void Executor::post_receive(const Op& op) {
   const Microbatch& batch = data_(op.microbatch);
   const SliceBounds bounds = batch.slice_bounds();
   const std::int64_t tokens = batch.tokens.size(0) * (bounds[c + 1] - bounds[c]);
+  const Key key{op.kind == OpKind::RecvB, op.stage, op.microbatch, op.slice};
+  if (tokens == 0) {
+    here_[key] = at::empty({0, dim_}, kind_.values());
+    return;
+  }
   const bool share = scatters() || boundary_.divided;
   const std::int64_t rows = share ? boundary_.tensor->own_rows(tokens).count() : tokens;
   Arriving arriving{pipeline_.recv(schedule_.placement.device_of(op.pipe, partner_stage(op)),
                                    {rows, dim_}, kind_.values(), schedule_.text(op)),
                     tokens};
-  arriving_.emplace(Key{op.kind == OpKind::RecvB, op.stage, op.microbatch, op.slice},
-                    std::move(arriving));
+  arriving_.emplace(key, std::move(arriving));
   count_buffers();
 }
 

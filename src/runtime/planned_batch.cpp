@@ -5,8 +5,11 @@
 
 namespace sluice {
 
-const BatchPlan& planned_batch(const BatchPlans& plans, std::int64_t step,
-                               std::span<const std::int64_t> lengths) {
+BatchPlan batch_plan_of(const RunPlan& plan, std::int64_t step,
+                        std::span<const std::int64_t> lengths) {
+  if (!plan.batch_plans)
+    return deal_longest_first(lengths, plan.schedule.num_microbatches, plan.mesh.data());
+  const BatchPlans& plans = *plan.batch_plans;
   const auto found = plans.steps.find(step);
   if (found == plans.steps.end())
     throw bad_data("{}: has no plan for step {}; its last one is for step {}", plans.name, step,
@@ -19,6 +22,20 @@ const BatchPlan& planned_batch(const BatchPlans& plans, std::int64_t step,
         "training.global_batch_size that it was made for",
         plans.name, step, found->second.lengths_sha256, is);
   return found->second.plan;
+}
+
+const Schedule& schedule_of(const RunPlan& plan, int num_microbatches) {
+  return num_microbatches == plan.schedule.num_microbatches
+             ? plan.schedule
+             : plan.batch_plans->schedules.at(num_microbatches);
+}
+
+RunPlan plan_of_step(const RunPlan& plan, const BatchPlan& batch,
+                     std::span<const std::int64_t> lengths, int data_rank) {
+  RunPlan step = plan;
+  step.schedule = schedule_of(plan, batch.num_microbatches());
+  step.shares = token_shares(batch, lengths, data_rank, plan.mesh.tensor);
+  return step;
 }
 
 }  // namespace sluice

@@ -1,4 +1,5 @@
-// The plan of a batch, out of those that a run replays.
+// How the sequences of a step are dealt, where they are unequal: as its plan says, out of those
+// that a run replays, or longest first.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +9,16 @@
 
 namespace sluice {
 
-// The plan of a step. Throws UserError (bad_data) where there is none, or where it was made for
-// sequences of other lengths.
-const BatchPlan& planned_batch(const BatchPlans& plans, std::int64_t step,
-                               std::span<const std::int64_t> lengths);
+// The plan of a step whose sequences have these lengths. Throws UserError (bad_data) where the run
+// replays plans and has none for it, or has one that was made for sequences of other lengths.
+BatchPlan batch_plan_of(const RunPlan& plan, std::int64_t step,
+                        std::span<const std::int64_t> lengths);
+
+// The run's schedule for so many microbatches. REQUIRES: it has one.
+const Schedule& schedule_of(const RunPlan& plan, int num_microbatches);
+
+// The run as it is in one step, on one data rank: schedule and shares are those of `batch`.
+RunPlan plan_of_step(const RunPlan& plan, const BatchPlan& batch,
+                     std::span<const std::int64_t> lengths, int data_rank);
 
 }  // namespace sluice

@@ -95,14 +95,22 @@ class Player {
         alone_(mesh.place().pipeline, plan, kind_) {
     at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(
         static_cast<std::uint64_t>(plan.config.debug.seed));
+    const std::int64_t length = plan.config.training.sequence_length;
+    std::vector<std::int64_t> sizes = {plan.sequences(), length};
+    if (plan.ragged()) {
+      // As many as a microbatch may have, in one row (load_sequences).
+      sizes = {1, plan.largest_share(0).tokens};
+      std::vector<std::int64_t>& starts = batch_.documents.starts.emplace_back();
+      for (std::int64_t start = 0; start < sizes[1]; start += length)
+        starts.push_back(start);
+    } else {
+      batch_.bounds = plan.slice_bounds();
+    }
     const auto tokens = [&] {
-      return at::randint(plan.shape.vocab_size,
-                         {plan.sequences(), plan.config.training.sequence_length}, generator,
-                         at::kLong);
+      return at::randint(plan.shape.vocab_size, sizes, generator, at::kLong).to(kind_.device);
     };
-    batch_.tokens = tokens().to(kind_.device);
-    batch_.targets = tokens().to(kind_.device);
-    batch_.bounds = plan.slice_bounds();
+    batch_.tokens = tokens();
+    batch_.targets = tokens();
   }
 
   // Rounds in a second, over at least so many seconds.

@@ -101,9 +101,7 @@ Boundary Trainer::boundary() {
 Trainer::Execution& Trainer::execution_of(int num_microbatches) {
   Execution& execution = executions_[num_microbatches];
   if (execution.executor) return execution;
-  const bool usual = num_microbatches == plan_.schedule.num_microbatches;
-  const Schedule& schedule =
-      usual ? plan_.schedule : plan_.batch_plans->schedules.at(num_microbatches);
+  const Schedule& schedule = schedule_of(plan_, num_microbatches);
   execution.executor = std::make_unique<Executor>(schedule, local_, *pipeline_, boundary());
   execution.executor->set_hooks({.reduce = [this](int stage) { sums_->begin(stage); },
                                  .poll = [this] { deferral_->poll(); }});
@@ -119,8 +117,8 @@ BatchPlan Trainer::dealt(const Dataset& data, const BatchRange& range) const {
 }
 
 BatchPlan Trainer::plan_of(std::int64_t step, const BatchRange& range) const {
-  return plan_.batch_plans ? planned_batch(*plan_.batch_plans, step, lengths_of(data_, range))
-                           : dealt(data_, range);
+  if (!plan_.ragged()) return {};
+  return batch_plan_of(plan_, step, lengths_of(data_, range));
 }
 
 GlobalBatch Trainer::load(const Dataset& data, const BatchRange& range, const BatchPlan& plan) {

@@ -9,12 +9,14 @@
 
 #include "sluice/cost/flops.h"
 #include "sluice/cuda/device.h"
+#include "sluice/run/batch_plan.h"
 #include "sluice/run/op_costs.h"
 #include "sluice/runtime/checkpointing.h"
 #include "sluice/runtime/generation.h"
 #include "sluice/runtime/gpu_memory.h"
 #include "sluice/runtime/op_timings.h"
 #include "sluice/runtime/out_of_memory.h"
+#include "sluice/runtime/planned_batch.h"
 #include "sluice/runtime/step_figures.h"
 
 namespace sluice {
@@ -43,6 +45,14 @@ std::vector<std::int64_t> predicted_by_rank(const RunPlan& plan) {
     bytes.push_back(
         plan.peak_stash_bytes[static_cast<std::size_t>(place_of(rank, plan.mesh).pipeline)]);
   return bytes;
+}
+
+// The run as it was in this step on the first data rank.
+RunPlan plan_of_step(const TrainingRun& run, std::int64_t step) {
+  if (!run.plan.ragged()) return run.plan;
+  const std::int64_t size = run.plan.config.training.global_batch_size;
+  const std::vector<std::int64_t> lengths = run.training.lengths((step - 1) * size, step * size);
+  return plan_of_step(run.plan, batch_plan_of(run.plan, step, lengths), lengths, 0);
 }
 
 // What rank 0 says and writes of each step.
@@ -229,7 +239,9 @@ class Loop {
     end.stopped = stop_ && last_step_ < config_.training.steps;
     end.devices = gather_timelines(timeline_, trainer_.mesh());
     if (last_step_ >= first_) {
-      end.costs = byte_costs(run_.plan);
+      const RunPlan step = plan_of_step(run_, last_step_);
+      end.schedule = step.schedule;
+      end.costs = byte_costs(step);
       timings_.gather_into(*end.costs, trainer_.mesh().pipeline());
     }
     if (reports_ && reports_->lost_row()) std::rethrow_exception(reports_->lost_row());

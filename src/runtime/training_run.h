@@ -38,6 +38,7 @@ struct RunEnd {
   std::vector<DeviceTimeline> devices;  // of the last step; all of them on rank 0, else none
   // What the ops took in this run, and the bytes they keep; messages are free. None where no step
   // was taken.
+  Schedule schedule;  // of the last step
   std::optional<Costs> costs;
 };
 

@@ -198,6 +198,117 @@ TEST(Dataset, APairOnTheDiskGivesWhatTheTextGives) {
     EXPECT_EQ(from_text.sample(n), from_pair.sample(n));
 }
 
+DatasetOptions sequences(std::int64_t most, Overlong overlong = Overlong::error) {
+  DatasetOptions options = ordered(most);
+  options.packing = Packing::sequences;
+  options.overlong = overlong;
+  return options;
+}
+
+// The first token of every sample: of counting documents, where each begins.
+std::vector<std::int64_t> starts_of(const Dataset& data, std::int64_t first, std::int64_t end) {
+  std::vector<std::int64_t> out;
+  for (std::int64_t n = first; n < end; ++n)
+    out.push_back(data.sample(n).tokens[0]);
+  return out;
+}
+
+TEST(Sequences, ASampleIsADocumentWithoutATargetForItsLastToken) {
+  // Documents [0,3) [3,3) [3,4) [4,9) [9,9): those without tokens are none.
+  const Dataset data(counting(9, {0, 3, 3, 4, 9, 9}), sequences(5));
+  ASSERT_EQ(data.num_samples(), 3);
+  EXPECT_EQ(data.num_tokens(), 9);
+  EXPECT_EQ(data.longest_document(), 5);
+  EXPECT_EQ(data.sample(0), (Sample{{0, 1, 2}, {1, 2, kNoTarget}, {0}}));
+  EXPECT_EQ(data.sample(1), (Sample{{3}, {kNoTarget}, {0}}));
+  EXPECT_EQ(data.sample(1).num_targets(), 0);
+  EXPECT_EQ(data.sample(2), (Sample{{4, 5, 6, 7, 8}, {5, 6, 7, 8, kNoTarget}, {0}}));
+  EXPECT_EQ(data.sample(4), data.sample(1));  // the next epoch
+  EXPECT_EQ(data.lengths(1, 6), (std::vector<std::int64_t>{1, 5, 3, 1, 5}));
+  EXPECT_EQ(data.overlong_note(), "");
+}
+
+TEST(Sequences, ADocumentThatIsTooLongIsBadDataAndNamesTheRemedies) {
+  const auto [code, text] = error_of(counting(20, {0, 3, 8, 14, 15, 20}), sequences(4));
+  EXPECT_EQ(code, ExitCode::bad_data);
+  EXPECT_EQ(text,
+            "'corpus' document 1 has 5 tokens: training.sequence_length is 4; raise it, or set "
+            "data.overlong to drop (3 of 5 documents would be left out) or to truncate (they would "
+            "keep their first 4 tokens)");
+}
+
+TEST(Sequences, DroppedDocumentsAreNoSamples) {
+  const Dataset data(counting(20, {0, 3, 8, 14, 15, 20}), sequences(4, Overlong::drop));
+  EXPECT_EQ(data.num_samples(), 2);
+  EXPECT_EQ(data.num_tokens(), 4);
+  EXPECT_EQ(starts_of(data, 0, 2), (std::vector<std::int64_t>{0, 14}));
+  EXPECT_EQ(data.overlong_note(), "3 of 5 documents have more than 4 tokens and were dropped");
+  const auto [code, text] = error_of(counting(20, {0, 10, 20}), sequences(4, Overlong::drop));
+  EXPECT_EQ(code, ExitCode::bad_data);
+  EXPECT_EQ(text,
+            "'corpus' has 2 documents, of which the training data holds none (2 of 2 documents "
+            "have more than 4 tokens and were dropped): a sequence is one document");
+}
+
+TEST(Sequences, ATruncatedDocumentKeepsItsNextTokenAsTheLastTarget) {
+  const Dataset data(counting(20, {0, 3, 8, 14, 15, 20}), sequences(4, Overlong::truncate));
+  EXPECT_EQ(data.num_samples(), 5);
+  EXPECT_EQ(data.num_tokens(), 3 + 4 + 4 + 1 + 4);
+  EXPECT_EQ(data.longest_document(), 4);
+  EXPECT_EQ(data.sample(1), (Sample{{3, 4, 5, 6}, {4, 5, 6, 7}, {0}}));
+  EXPECT_EQ(data.sample(3), (Sample{{14}, {kNoTarget}, {0}}));
+  EXPECT_EQ(data.length(2), 4);
+  EXPECT_EQ(data.overlong_note(), "3 of 5 documents have more than 4 tokens and were truncated");
+  // A document of exactly that length is whole.
+  const Dataset whole(counting(8, {0, 4, 8}), sequences(4, Overlong::truncate));
+  EXPECT_EQ(whole.sample(0).targets, (Ints{1, 2, 3, kNoTarget}));
+  EXPECT_EQ(whole.overlong_note(), "");
+}
+
+TEST(Sequences, WholeDocumentsAreHeldOut) {
+  // Five with tokens, the last of which has most of them.
+  const auto source = counting(40, {0, 2, 2, 4, 6, 8, 40});
+  DatasetOptions options = sequences(8, Overlong::truncate);
+  options.validation_fraction = 0.4;
+  const Dataset training(source, options);
+  EXPECT_EQ(starts_of(training, 0, training.num_samples()), (std::vector<std::int64_t>{0, 2, 4}));
+  EXPECT_EQ(training.overlong_note(), "");  // those held out are not counted here
+  options.split = Split::validation;
+  const Dataset held_out(source, options);
+  EXPECT_EQ(starts_of(held_out, 0, held_out.num_samples()), (std::vector<std::int64_t>{6, 8}));
+  EXPECT_EQ(held_out.overlong_note(),
+            "1 of 2 documents have more than 8 tokens and were truncated");
+  EXPECT_EQ(training.identity(), held_out.identity());
+
+  options.validation_fraction = 0.1;
+  const auto [code, text] = error_of(source, options);
+  EXPECT_EQ(code, ExitCode::bad_data);
+  EXPECT_EQ(text,
+            "'corpus' has 5 documents, of which the validation data holds none: a sequence is one "
+            "document");
+}
+
+TEST(Sequences, AnEpochShowsEachDocumentOnceInAnOrderOfItsOwn) {
+  std::vector<std::int64_t> starts = {0};
+  for (int n = 0; n < 50; ++n)
+    starts.push_back(starts.back() + 1 + n % 7);
+  const std::int64_t total = starts.back();
+  DatasetOptions options = sequences(7);
+  options.shuffle = true;
+  options.seed = 5;
+  const Dataset data(counting(total, starts), options);
+  starts.pop_back();
+  const auto first = starts_of(data, 0, 50), second = starts_of(data, 50, 100);
+  EXPECT_NE(first, starts);
+  EXPECT_NE(first, second);
+  for (auto order : {first, second}) {
+    std::sort(order.begin(), order.end());
+    EXPECT_EQ(order, starts);
+  }
+  for (std::int64_t n = 0; n < 100; ++n)
+    EXPECT_EQ(data.length(n), std::ssize(data.sample(n).tokens));
+}
+
 MaskOptions masks() {
   return {.seed = 3, .mask_token = 5000, .num_ordinary = 1000, .never_masked = 17};
 }
@@ -268,6 +379,25 @@ TEST(Masking, AMaskedDatasetHidesByTheIndexOfTheSample) {
     EXPECT_EQ(masked.sample(index), mask_sample(plain.sample(index), index, masks()));
   EXPECT_NE(masked.sample(0), masked.sample(5));  // the same text in the next epoch
   EXPECT_EQ(masked.sample(0).segment_starts, (Ints{0, 7}));
+}
+
+TEST(Masking, OfASequenceTheLastTokenMayBeHiddenToo) {
+  DatasetOptions options = sequences(3, Overlong::truncate);
+  options.masks = masks();
+  const Dataset data(counting(9, {0, 1, 4, 9}), options);
+  EXPECT_EQ(data.sample(0).num_targets(), 1);  // of one token
+  std::set<std::size_t> places;
+  for (std::int64_t index = 1; index < 300; index += 3) {
+    const Sample sample = data.sample(index);
+    ASSERT_EQ(sample.targets.size(), 3u);
+    for (std::size_t n = 0; n < 3; ++n) {
+      if (sample.targets[n] == kNoTarget) continue;
+      places.insert(n);
+      EXPECT_EQ(sample.targets[n], 1 + static_cast<std::int32_t>(n));
+    }
+  }
+  EXPECT_EQ(places.size(), 3u);
+  EXPECT_EQ(data.sample(2).tokens.size(), 3u);  // truncated
 }
 
 TEST(Masking, DataThatHoldsTheMaskIsBadData) {

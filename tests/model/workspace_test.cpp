@@ -78,7 +78,8 @@ OpWorkspace measure(const RunPlan& plan, Part part) {
   const Microbatch batch{tokens, tokens, {}, plan.slice_bounds()};
   const int slices = plan.schedule.num_slices;
   const auto boundary = [&] {
-    return at::ones({plan.largest_share(0).tokens, plan.shape.dim}, tensor_kind(plan, at::kCPU).dtype);
+    return at::ones({plan.largest_share(0).tokens, plan.shape.dim},
+                    tensor_kind(plan, at::kCPU).dtype);
   };
   OpWorkspace most;
   std::vector<at::Tensor> outputs(static_cast<std::size_t>(slices));

@@ -41,6 +41,16 @@ TEST(Prediction, GoesByAProfile) {
                    step_flops(run.plan.shape, 8 * 32, 8 * 32 * 32) / (15 * 1e6 * 2));
 }
 
+// Neither a peak nor a profile says how long the sequences of a step are.
+TEST(Prediction, NoTimeIsPredictedForSequencesOfUnequalLengths) {
+  Config config = small_config();
+  config.data.packing = Packing::sequences;
+  config.cluster.peak_tflops = 2;
+  const Prediction prediction = predict(plan_run(config));
+  EXPECT_GT(prediction.bubble, 0.05);
+  EXPECT_FALSE(prediction.step_s || prediction.tokens_per_s || prediction.days || prediction.mfu);
+}
+
 // One rank that is always busy: all that it executes, at the peak.
 TEST(Prediction, APeakGivesABound) {
   Config config = small_config();

@@ -25,7 +25,9 @@ TEST(BatchPlan, WhatDoesNotFitIsNamed) {
   EXPECT_EQ(problem([](BatchPlan& p) { p.microbatches.clear(); }), "there are no microbatches");
   EXPECT_EQ(problem([](BatchPlan& p) { p.microbatches[1][0].sequences.clear(); }),
             "sequence 1 is in no group; 3 of 4 sequences are planned");
-  EXPECT_EQ(problem([](BatchPlan& p) { p.microbatches[1][0].sequences = {1, 3}; }),
+  EXPECT_EQ(problem([](BatchPlan& p) {
+              p.microbatches[1][0].sequences = {1, 3};
+            }),
             "microbatch 1: sequence 3 is planned twice");
   EXPECT_EQ(problem([](BatchPlan& p) { p.microbatches[1][0].sequences = {4}; }),
             "microbatch 1: sequence 4 is not in the global batch, which has 0 to 3");
@@ -35,15 +37,18 @@ TEST(BatchPlan, WhatDoesNotFitIsNamed) {
             "microbatch 0: a group has degree 0: needs a power of two");
   EXPECT_EQ(problem([](BatchPlan& p) { p.microbatches[0][0].degree = 8; }),
             "microbatch 0: a group has degree 8: there are 4 data ranks");
-  EXPECT_EQ(problem([](BatchPlan& p) { p.microbatches[0][0].first_rank = 1; }),
-            "microbatch 0: a group of degree 2 starts at rank 1: needs a multiple of 2 from 0 to 2");
-  EXPECT_EQ(problem([](BatchPlan& p) { p.microbatches[0][0].first_rank = 4; }),
-            "microbatch 0: a group of degree 2 starts at rank 4: needs a multiple of 2 from 0 to 2");
+  EXPECT_EQ(
+      problem([](BatchPlan& p) { p.microbatches[0][0].first_rank = 1; }),
+      "microbatch 0: a group of degree 2 starts at rank 1: needs a multiple of 2 from 0 to 2");
+  EXPECT_EQ(
+      problem([](BatchPlan& p) { p.microbatches[0][0].first_rank = 4; }),
+      "microbatch 0: a group of degree 2 starts at rank 4: needs a multiple of 2 from 0 to 2");
   EXPECT_EQ(problem([](BatchPlan& p) { p.microbatches[0][1].first_rank = 1; }),
             "microbatch 0: rank 1 is in two groups");
-  EXPECT_EQ(problem_of(good(), {4, 4, 6}),
-            "microbatch 1: a group has degree 4: ranks that share sequences divide the heads, and a "
-            "tensor rank has 6; use a degree that divides them");
+  EXPECT_EQ(
+      problem_of(good(), {4, 4, 6}),
+      "microbatch 1: a group has degree 4: ranks that share sequences divide the heads, and a "
+      "tensor rank has 6; use a degree that divides them");
 }
 
 TEST(BatchPlan, ARanksShareIsPaddedSoThatItDivides) {
@@ -84,11 +89,10 @@ std::string error_of(std::string_view text) {
 
 TEST(BatchPlanFile, WhatIsWrittenIsReadBack) {
   const std::string line = batch_plan_line(7, {good(), "ab12"});
-  EXPECT_EQ(line,
-            R"({"step":7,"lengths_sha256":"ab12","microbatches":[)"
-            R"({"groups":[{"degree":2,"first_rank":0,"sequences":[3]},)"
-            R"({"degree":1,"first_rank":2,"sequences":[0,2]}]},)"
-            R"({"groups":[{"degree":4,"first_rank":0,"sequences":[1]}]}]})");
+  EXPECT_EQ(line, R"({"step":7,"lengths_sha256":"ab12","microbatches":[)"
+                  R"({"groups":[{"degree":2,"first_rank":0,"sequences":[3]},)"
+                  R"({"degree":1,"first_rank":2,"sequences":[0,2]}]},)"
+                  R"({"groups":[{"degree":4,"first_rank":0,"sequences":[1]}]}]})");
   const PlannedBatches read = parsed(line + "\n\n" + batch_plan_line(8, {good(), "cd"}) + "\n");
   ASSERT_EQ(read.size(), 2U);
   EXPECT_EQ(batch_plan_line(7, read.at(7)), line);

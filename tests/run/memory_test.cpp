@@ -158,9 +158,11 @@ TEST(Buffers, CountWhatMayBeBetweenStages) {
   ASSERT_TRUE(two.valid());
   const std::int64_t one[] = {1, 1};
   EXPECT_EQ(peak_buffer_bytes(two.lowered, one), (Counts{3, 2}));
-  // Of unequal microbatches each counts as what it is.
-  const std::int64_t unequal[] = {1, 10};
-  EXPECT_EQ(peak_buffer_bytes(two.lowered, unequal)[0], 12);
+  // Of unequal microbatches each counts as what it is: both activations and the gradient of the
+  // first, or the second's activation and gradient.
+  const std::int64_t growing[] = {1, 10}, shrinking[] = {10, 1};
+  EXPECT_EQ(peak_buffer_bytes(two.lowered, growing)[0], 10 + 10);
+  EXPECT_EQ(peak_buffer_bytes(two.lowered, shrinking)[0], 10 + 1 + 10);
   // Nothing comes back to the first device of GPipe before it has sent everything.
   EXPECT_GE(buffers_of({"gpipe"}, 4, 16)[0], 16);
   // 1F1B does not hold more with more microbatches.

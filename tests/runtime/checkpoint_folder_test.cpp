@@ -75,7 +75,8 @@ TEST_F(CheckpointFolderTest, LayoutIsTheDocumentedOne) {
                                              "rank-00001.safetensors"}));
   const std::string manifest = read_text(path(20, "manifest.json"));
   for (const char* part :
-       {R"("step": 20,)", R"("mesh": {"data": 1, "pipeline": 2, "tensor": 1, "sequence": 1, )"
+       {R"("step": 20,)",
+        R"("mesh": {"data": 1, "pipeline": 2, "tensor": 1, "sequence": 1, )"
         R"("order": "pipeline,data,tensor"},)",
         R"("schedule": "v-half",)", R"("state": {"data_position":80},)",
         R"({"name": "embedding", "dtype": "F32", "shape": [5, 3], "rows": [3, 5], )"

@@ -7,6 +7,7 @@
 
 #include "sluice/comm/threads/threads.h"
 #include "sluice/cost/parameters.h"
+#include "sluice/run/op_costs.h"
 #include "sluice/runtime/op_timings.h"
 #include "sluice/schedule/generators/generator.h"
 #include "sluice/schedule/validate.h"
@@ -68,6 +69,25 @@ TEST(Profiling, EveryOpIsTimedAndAllRanksAgree) {
               "tokens, float32, recompute none, tensor_parallel_degree 1, cpu");
     EXPECT_EQ(all[0].links.size(), devices > 1 ? 2u : 0u);
     EXPECT_EQ(all[0].default_link.latency > 0, devices > 1);
+  }
+}
+
+// Two sequences of 15 tokens at most, of which tensor ranks have the same share once padded.
+TEST(Profiling, UnequalSequencesAreMeasuredAtTheirMost) {
+  RunPlan plan = plan_of("zb-v", 2);
+  plan.mesh.tensor = 2;
+  plan.config.training.sequence_length = 15;
+  plan.config.training.global_batch_size = 5;
+  plan.config.data.packing = Packing::sequences;
+  for (const bool sequence_norms : {false, true}) {
+    plan.config.parallelism.sequence_parallel_norms = sequence_norms;
+    const Costs costs = profile(plan)[0];
+    for (int stage = 0; stage < 4; ++stage) {
+      EXPECT_GT(costs.at(stage, 0).f, 0);
+      EXPECT_EQ(costs.at(stage, 0).after_f, byte_costs(plan).at(stage, 0).after_f);
+    }
+    EXPECT_EQ(costs.measured_on->sequences, 2);
+    EXPECT_EQ(costs.num_microbatches(), 0);
   }
 }
 

@@ -204,15 +204,17 @@ TEST(SequenceGroups, NarrowNumbersKeepWhatIsPredicted) {
   const ModelShape shape = shape_with(ModelFamily::llama, 8, 2);
   TrainOptions run = unequal({.shard = 4}, 2);
   run.deal = mixes({{{4, 0}}, {{2, 0}, {2, 2}}});
-  const Trained ours = train({.schedule = "1f1b", .devices = 2, .dtype = NumberType::bfloat16},
-                             shape, run);
+  const Trained ours =
+      train({.schedule = "1f1b", .devices = 2, .dtype = NumberType::bfloat16}, shape, run);
   expect_predicted(ours);
   EXPECT_NEAR(ours.losses[0], train({"1f1b", 1}, shape, unequal({}, 1)).losses[0], 0.02);
 }
 
 TEST(SequenceGroups, RandomPlansGiveTheSerialLoss) {
   std::mt19937 random(11);
-  const auto below = [&](int end) { return static_cast<int>(random() % static_cast<unsigned>(end)); };
+  const auto below = [&](int end) {
+    return static_cast<int>(random() % static_cast<unsigned>(end));
+  };
   for (int round = 0; round < 24; ++round) {
     const int ranks = 1 + below(8), sequences = 1 + below(14);
     ModelShape shape = shape_with(static_cast<ModelFamily>(below(3)), 8, 1 << below(4));
@@ -244,8 +246,8 @@ TEST(SequenceGroups, RandomPlansGiveTheSerialLoss) {
         groups.push_back(&group);
     if (groups.empty()) groups.push_back(&plan.microbatches[0].emplace_back());
     for (int n = 0; n < sequences; ++n)
-      groups[static_cast<std::size_t>(below(static_cast<int>(groups.size())))]
-          ->sequences.push_back(n);
+      groups[static_cast<std::size_t>(below(static_cast<int>(groups.size())))]->sequences.push_back(
+          n);
     ASSERT_EQ(problem_of(plan, {sequences, ranks, shape.heads}), "") << "round " << round;
 
     const char* const schedules[] = {"1f1b", "zb-h1", "gpipe"};
@@ -253,8 +255,8 @@ TEST(SequenceGroups, RandomPlansGiveTheSerialLoss) {
     run.mesh = {.shard = ranks};
     run.microbatches = plan.num_microbatches();
     run.deal = [&](std::span<const std::int64_t>) { return plan; };
-    SCOPED_TRACE(testing::Message() << "round " << round << ", " << ranks << " ranks, "
-                                    << sequences << " sequences, " << c.schedule);
+    SCOPED_TRACE(testing::Message() << "round " << round << ", " << ranks << " ranks, " << sequences
+                                    << " sequences, " << c.schedule);
     const Trained ours = train(c, shape, run);
     EXPECT_NEAR(ours.losses[0], serial.losses[0], 1e-6 * (1 + serial.losses[0]));
     EXPECT_NEAR(ours.norms[0], serial.norms[0], 1e-5 * (1 + serial.norms[0]));

@@ -51,18 +51,18 @@ void predict(const Case& c, RunPlan plan, const Dataset& data, const TrainOption
   trained.predicted_traffic.assign(size, {});
   for (int step = 1; step <= run.steps; ++step) {
     const std::vector<std::int64_t> lengths = lengths_of_step(data, run, step);
-    const BatchPlan dealt = run.deal ? run.deal(lengths)
-                                     : deal_longest_first(lengths, run.microbatches,
-                                                          plan.mesh.data());
+    const BatchPlan dealt = run.deal
+                                ? run.deal(lengths)
+                                : deal_longest_first(lengths, run.microbatches, plan.mesh.data());
     plan.schedule = lowered_schedule(c, dealt.num_microbatches());
     for (int rank = 0; rank < plan.mesh.size(); ++rank) {
       const MeshPlace place = place_of(rank, plan.mesh);
       const auto r = static_cast<std::size_t>(rank);
       plan.shares = token_shares(dealt, lengths, place.data, plan.mesh.tensor);
-      trained.predicted[r] = static_cast<std::int64_t>(
-          simulate(plan.schedule, byte_costs(plan))
-              .devices[static_cast<std::size_t>(place.pipeline)]
-              .peak_bytes);
+      trained.predicted[r] =
+          static_cast<std::int64_t>(simulate(plan.schedule, byte_costs(plan))
+                                        .devices[static_cast<std::size_t>(place.pipeline)]
+                                        .peak_bytes);
       trained.predicted_traffic[r] += step_traffic(plan, place.pipeline, place.data);
     }
   }

@@ -64,8 +64,8 @@ struct Trained {
   std::vector<std::int64_t> peaks;           // per rank
   // Of them: per device of the pipeline, or of unequal sequences per rank, in the last step.
   std::vector<std::int64_t> predicted;
-  std::vector<Traffic> traffic;              // per rank
-  std::vector<Traffic> predicted_traffic;    // likewise, of unequal sequences
+  std::vector<Traffic> traffic;            // per rank
+  std::vector<Traffic> predicted_traffic;  // likewise, of unequal sequences
 };
 
 // The run of these options.

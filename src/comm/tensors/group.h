@@ -84,8 +84,8 @@ class TensorGroup {
   at::Tensor all_reduce(const at::Tensor& x, TrafficClass traffic, std::string_view label) {
     return begin_all_reduce(x, traffic, label).finish();
   }
-  // Part p of `parts`, all of one shape, to rank p -> what the ranks sent to this one, one after the
-  // other along the first dimension.
+  // Part p of `parts`, all of one shape, to rank p -> what the ranks sent to this one, one after
+  // the other along the first dimension.
   at::Tensor all_to_all(std::vector<at::Tensor> parts, TrafficClass traffic,
                         std::string_view label) {
     return begin_all_to_all(std::move(parts), traffic, label).finish();
