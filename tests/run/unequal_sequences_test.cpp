@@ -166,6 +166,7 @@ TEST(UnequalMicrobatches, FullOnesTakeWhatThePlanSaysWithoutABatchAndSmallerOnes
     EXPECT_EQ(peaks(full), peaks(most));
     EXPECT_EQ(buffer_bytes(full), buffer_bytes(most));
     EXPECT_LT(peaks(small)[0], peaks(most)[0]);
+    EXPECT_LT(buffer_bytes(small)[0], buffer_bytes(most)[0]);
     for (std::size_t device = 0; device < 2; ++device) {
       EXPECT_LE(peaks(small)[device], peaks(most)[device]);
       EXPECT_LE(buffer_bytes(small)[device], buffer_bytes(most)[device]);
