@@ -36,9 +36,9 @@ struct RunEnd {
   std::int64_t last_step = 0;
   bool stopped = false;                 // before the last step, by `stop`
   std::vector<DeviceTimeline> devices;  // of the last step; all of them on rank 0, else none
+  Schedule schedule;                    // likewise, on every rank
   // What the ops took in this run, and the bytes they keep; messages are free. None where no step
   // was taken.
-  Schedule schedule;  // of the last step
   std::optional<Costs> costs;
 };
 

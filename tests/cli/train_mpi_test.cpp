@@ -185,6 +185,7 @@ TEST_F(TrainOverMpi, EveryScheduleGivesTheSameBitsOnThreadsAndProcesses) {
     ASSERT_EQ(threads.code, 0) << threads.err;
     ASSERT_EQ(mpi.code, 0) << mpi.err;
     EXPECT_EQ(mpi.out, threads.out) << num_ranks;
+    EXPECT_TRUE(threads.out.starts_with("shared-sequences ")) << threads.out;
     for (const std::string_view line : split(threads.out, '\n')) {
       const auto words = split(line, ' ');
       if (words.size() != 4) continue;

@@ -1,6 +1,7 @@
 // What train_mpi_test starts: `schedules_program threads N`, or `schedules_program mpi N` under
 // mpirun, trains a small model for 5 steps through every schedule there is for that many ranks,
-// plain and in slices. A line for each: its name, slices, last loss and a hash of all weights.
+// plain and in slices. A line for each: its name, slices, last loss and a hash of all weights. One
+// more line is of ranks that share sequences.
 #include <ATen/Parallel.h>
 
 #include <cstdio>
@@ -33,14 +34,14 @@ ModelShape small_shape() {
   return shape;
 }
 
-std::shared_ptr<const TokenSource> tokens() {
+std::shared_ptr<const TokenSource> tokens(std::vector<std::int64_t> starts = {0, 4000}) {
   std::vector<std::int32_t> out;
   std::uint32_t state = 12345;
   for (int n = 0; n < 4000; ++n) {
     state = state * 1664525u + 1013904223u;
     out.push_back(static_cast<std::int32_t>((state >> 24) % 16) + (n % 4) * 16);
   }
-  return memory_source(out, {0, 4000});
+  return memory_source(out, std::move(starts));
 }
 
 // On rank 0; independent of who holds what.
@@ -84,8 +85,55 @@ void train(const Generator& generator, int slices, Communicator& world) {
   if (world.rank() == 0) fmt::print("{} {} {} {}\n", generator.name, slices, loss, hash);
 }
 
+// Documents of 1 to 16 tokens, shared by all ranks in one microbatch, by half of them or by none in
+// others; some ranks have nothing in one.
+void train_shared(Communicator& world) {
+  const int ranks = world.size(), half = std::max(1, ranks / 2);
+  constexpr std::int64_t kBatch = 16;
+  std::vector<std::int64_t> starts = {0};
+  while (starts.back() < 4000)
+    starts.push_back(std::min<std::int64_t>(4000, starts.back() + 1 + starts.back() * 7 % 16));
+  const Dataset data(
+      tokens(starts),
+      {.sequence_length = 16, .packing = Packing::sequences, .vocab_size = 64, .seed = 3});
+  ModelShape shape = small_shape();
+  shape.heads = shape.kv_heads = 4;
+  GeneratorOptions choice;
+  choice.devices = 1;
+  choice.microbatches = 3;
+  RunPlan plan =
+      test::plan_for(shape, validate(generate_schedule("zb-h1", choice)).lowered, 16, kBatch);
+  plan.mesh.shard = ranks;
+  plan.config.data.packing = Packing::sequences;
+  plan.config.training.steps = 5;
+  plan.config.optimizer.lr = 0.01;
+  auto plans = std::make_shared<BatchPlans>();
+  for (int step = 1; step <= plan.config.training.steps; ++step) {
+    PlannedBatch& batch = plans->steps[step];
+    batch.plan.microbatches = {{{ranks, 0}}, {{half, ranks - half}}, {}};
+    for (int rank = 0; rank < ranks; ++rank)
+      batch.plan.microbatches[2].push_back({1, rank});
+    std::vector<SequenceGroup*> groups;
+    for (auto& of_microbatch : batch.plan.microbatches)
+      for (SequenceGroup& group : of_microbatch)
+        groups.push_back(&group);
+    for (std::int64_t n = 0; n < kBatch; ++n)
+      groups[static_cast<std::size_t>(n) % groups.size()]->sequences.push_back(n);
+    batch.lengths_sha256 =
+        sha256_hex(lengths_text(data.lengths((step - 1) * kBatch, step * kBatch)));
+  }
+  plan.batch_plans = plans;
+  Trainer trainer(plan, data, world);
+  double loss = 0;
+  for (int step = 1; step <= plan.config.training.steps; ++step)
+    loss = trainer.step(step).loss;
+  const std::string hash = hash_of_weights(trainer, world);
+  if (world.rank() == 0) fmt::print("shared-sequences {} {}\n", loss, hash);
+}
+
 void train_all(Communicator& world) {
   at::set_num_threads(1);
+  train_shared(world);
   for (const Generator* generator : all_generators()) {
     if (generator->knobs.block) continue;
     for (const int slices : {1, 4}) {
