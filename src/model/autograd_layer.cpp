@@ -130,6 +130,11 @@ void AutogradLayer::require_whole(const SliceContext& context) const {
         "layers.{} is a module of your own and sequences are cut into {} slices: it needs them "
         "whole; use 1 slice, or set token_by_token if no token looks at another",
         options_.layer, context.num_slices());
+  if (context.group)
+    throw user_error(
+        "layers.{} is a module of your own and {} ranks share its sequences: it would see only a "
+        "part of them; plan groups of degree 1, or set token_by_token if no token looks at another",
+        options_.layer, context.degree());
   if (std::ranges::any_of(context.documents.starts,
                           [](const auto& list) { return list.size() > 1; }))
     throw user_error(

@@ -285,6 +285,11 @@ TEST(AutogradLayer, RefusesInOneClearLine) {
   EXPECT_EQ(error_of(sliced),
             "layers.5 is a module of your own and sequences are cut into 2 slices: it needs them "
             "whole; use 1 slice, or set token_by_token if no token looks at another");
+  TensorGroup group;
+  Alone shared(of_function(same));
+  shared.context.group = &group;
+  EXPECT_NE(error_of(shared).find("ranks share its sequences: it would see only a part of them"),
+            std::string::npos);
   Alone packed(of_function(same));
   packed.context.documents.starts = {{0}, {0, 4}};
   EXPECT_EQ(error_of(packed),
