@@ -40,6 +40,13 @@ constexpr auto names_of(Backend) {
 enum class DeviceKind { cpu, cuda };
 constexpr auto names_of(DeviceKind) { return std::array<std::string_view, 2>{"cpu", "cuda"}; }
 
+// What is divided among the ranks of data_parallel_shard_degree: optimizer states (ZeRO-1), or
+// these, gradients and weights (ZeRO-3).
+enum class Sharding { states, parameters };
+constexpr auto names_of(Sharding) {
+  return std::array<std::string_view, 2>{"states", "parameters"};
+}
+
 // How the layers are divided among the stages.
 enum class LayerRule { even, automatic, list };
 constexpr auto names_of(LayerRule) {
@@ -142,6 +149,7 @@ struct ParallelismConfig {
   bool scatter_gather = true;  // between stages, with tensor parallelism
   int data_parallel_replicate_degree = 1;
   int data_parallel_shard_degree = 1;
+  Sharding sharding = Sharding::states;
   double gradient_bucket_mib = 25;
   bool deferred_validation = false;
   bool operator==(const ParallelismConfig&) const = default;

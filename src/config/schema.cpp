@@ -238,6 +238,9 @@ std::vector<ConfigKey> make_schema() {
        .help = "copies of the whole pipeline, each with its share of the batch"},
       {SLUICE_KEY(parallelism, data_parallel_shard_degree), .range = {1, 1 << 20},
        .help = "further copies, which also divide the optimizer states (ZeRO-1)"},
+      {SLUICE_KEY(parallelism, sharding),
+       .help = "what these copies divide: states (ZeRO-1); or parameters: also weights and "
+               "gradients, gathered layer by layer (ZeRO-3): less memory, more messages"},
       {SLUICE_KEY(parallelism, gradient_bucket_mib),
        .range = {.least = 0, .most = 1e6, .least_excluded = true},
        .help = "size of the buckets in which data ranks exchange gradients; does not change "

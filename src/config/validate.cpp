@@ -218,6 +218,10 @@ void check_mesh(const Config& config, Problems& problems) {
         "the parallelism degrees",
         pipelines, parallelism.pipeline_parallel_degree, parallelism.tensor_parallel_degree,
         kMaxRanks);
+  if (parallelism.sharding == Sharding::parameters && parallelism.data_parallel_shard_degree == 1)
+    problems.add(
+        "parallelism.sharding is parameters and parallelism.data_parallel_shard_degree is 1: there "
+        "is no rank to divide them with; raise the degree, or leave the key out");
 }
 
 void check_slices(const Config& config, Problems& problems) {

@@ -44,6 +44,7 @@ class AutogradLayer final : public Layer {
   void weight_grad(LayerState& state, const SliceContext& context) override;
   at::Tensor evaluate(const at::Tensor& x, LayerState& state, const SliceContext& context) override;
   std::vector<Parameter>& parameters() override { return parameters_; }
+  bool shardable() const override { return false; }
 
  private:
   void require_whole(const SliceContext& context) const;

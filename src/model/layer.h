@@ -57,6 +57,9 @@ class Layer {
                               const SliceContext& context) = 0;
 
   virtual std::vector<Parameter>& parameters() = 0;
+  // Whether the memory of its weights may be freed between ops, and that of its gradients outside
+  // of weight_grad and backward.
+  virtual bool shardable() const { return true; }
 };
 
 struct LayerOptions {

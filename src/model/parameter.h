@@ -64,6 +64,13 @@ struct Parameter {
   Shard shard;
 };
 
+// A parameter as a rank keeps it between ops: all of it, or its own rows (sharding.h).
+struct KeptParameter {
+  const Parameter* parameter = nullptr;
+  at::Tensor value, gradient;  // of the rows `own`
+  RowRange own;
+};
+
 // Fills a parameter from (seed, its name): normally distributed with the given deviation. Our own
 // generator draws the values, so that an element depends on nothing else but its place in the whole
 // weight.

@@ -4,17 +4,61 @@
 
 namespace sluice {
 
-Stage::Stage(const RunPlan& plan, int number, const Machine& machine, const TensorParallel& tensor)
+Stage::Stage(const RunPlan& plan, int number, const Machine& machine, const TensorParallel& tensor,
+             const ShardRanks& shards)
     : plan_(plan),
+      number_(number),
       kind_(tensor_kind(plan, machine.device)),
       tensor_(tensor),
       long_document_(machine.long_document) {
   const StageLayers layers = plan.layers_of(number);
   const auto seed = static_cast<std::uint64_t>(plan.config.debug.seed);
-  if (layers.embedding) embedding_.emplace(plan.shape, seed, kind_, tensor);
-  for (std::int64_t layer = layers.first; layer < layers.end; ++layer)
+  // Sharded one by one, so that no more than one is ever whole.
+  if (layers.embedding) {
+    embedding_.emplace(plan.shape, seed, kind_, tensor);
+    shard(embedding_->parameters(), shards, "the embedding");
+  }
+  for (std::int64_t layer = layers.first; layer < layers.end; ++layer) {
     layers_.push_back(machine.make_layer({plan.shape, layer, seed, kind_, tensor}));
-  if (layers.head) head_.emplace(plan.shape, seed, kind_, tensor, plan.head_in_forward());
+    if (shards.ranks && !layers_.back()->shardable())
+      throw user_error(
+          "parallelism.sharding is parameters: layer {} is a module of your own, which keeps its "
+          "weights from F to B; use states",
+          layer);
+    shard(layers_.back()->parameters(), shards, fmt::format("layer {}", layer));
+  }
+  if (layers.head) {
+    head_.emplace(plan.shape, seed, kind_, tensor, plan.head_in_forward());
+    shard(head_->parameters(), shards, "the head");
+  }
+}
+
+void Stage::shard(std::vector<Parameter>& parameters, const ShardRanks& shards, std::string name) {
+  if (shards.ranks)
+    units_.push_back(std::make_unique<ShardedUnit>(parameters, shards, std::move(name)));
+}
+
+UnitWalk Stage::walk(OpKind kind) {
+  return UnitWalk(units_, units_.empty() ? std::vector<UnitUse>() : unit_uses(plan_, number_, kind),
+                  unsharded_);
+}
+
+void Stage::begin_gather(OpKind kind) {
+  if (units_.empty()) return;
+  const std::vector<UnitUse> uses = unit_uses(plan_, number_, kind);
+  if (!uses.empty() && uses.front().weights) units_[uses.front().unit]->begin_gather();
+}
+
+void Stage::unshard() {
+  unsharded_ = true;
+  for (const auto& unit : units_)
+    unit->begin_gather();
+}
+
+void Stage::reshard() {
+  unsharded_ = false;
+  for (const auto& unit : units_)
+    unit->drop();
 }
 
 void Stage::begin_step(double loss_scale) {
@@ -120,7 +164,9 @@ Stage::State& Stage::open(int microbatch, std::size_t slices) {
 
 at::Tensor Stage::forward(int microbatch, int slice, const Microbatch& data,
                           const at::Tensor& input) {
+  UnitWalk units = walk(OpKind::F);
   if (data.tokens.numel() == 0) {
+    units.pass();
     states_[microbatch].empty = true;
     return at::empty({0, plan_.shape.dim}, kind_.values());
   }
@@ -131,14 +177,20 @@ at::Tensor Stage::forward(int microbatch, int slice, const Microbatch& data,
   begin_op(state, c);
   at::Tensor x = input;
   if (embedding_) {
+    units.next();
     state.tokens[c] = data.tokens.slice(1, bounds_[c], bounds_[c + 1]);
     x = embedding_->forward(state.tokens[c], context);
   }
-  for (std::size_t n = 0; n < layers_.size(); ++n)
+  for (std::size_t n = 0; n < layers_.size(); ++n) {
+    units.next();
     x = layers_[n]->forward(x, *state.layers[n], context);
-  if (head_)
+  }
+  if (head_) {
+    units.next();
     x = head_->forward(x, data.targets.slice(1, bounds_[c], bounds_[c + 1]), loss_scale_,
                        &state.head[c], context, loss_);
+  }
+  units.finish();
   end_op();
   return x;
 }
@@ -146,16 +198,24 @@ at::Tensor Stage::forward(int microbatch, int slice, const Microbatch& data,
 at::Tensor Stage::input_grad(int microbatch, int slice, at::Tensor d_output) {
   const auto c = static_cast<std::size_t>(slice);
   State& state = states_.at(microbatch);
-  if (state.empty) return embedding_ ? at::Tensor() : d_output;
+  UnitWalk units = walk(OpKind::I);
+  if (state.empty) {
+    units.pass();
+    return embedding_ ? at::Tensor() : d_output;
+  }
   const SliceContext& context = state.contexts[c];
   begin_op(state, c);
   at::Tensor dx = std::move(d_output);
-  for (std::size_t n = layers_.size(); n-- > 0;)
+  for (std::size_t n = layers_.size(); n-- > 0;) {
+    units.next();
     dx = layers_[n]->input_grad(dx, *state.layers[n], context);
+  }
   if (embedding_) {
+    units.next();
     embedding_->backward(dx, state.tokens[c], context);
     dx = at::Tensor();
   }
+  units.finish();
   end_op();
   return dx;
 }
@@ -163,15 +223,23 @@ at::Tensor Stage::input_grad(int microbatch, int slice, at::Tensor d_output) {
 void Stage::weight_grad(int microbatch, int slice) {
   const auto c = static_cast<std::size_t>(slice);
   State& state = states_.at(microbatch);
+  UnitWalk units = walk(OpKind::W);
   if (state.empty) {
+    units.pass();
     states_.erase(microbatch);
     return;
   }
   const SliceContext& context = state.contexts[c];
   begin_op(state, c);
-  if (head_) head_->weight_grad(state.head[c]);
-  for (std::size_t n = layers_.size(); n-- > 0;)
+  if (head_) {
+    units.next();
+    head_->weight_grad(state.head[c]);
+  }
+  for (std::size_t n = layers_.size(); n-- > 0;) {
+    units.next();
     layers_[n]->weight_grad(*state.layers[n], context);
+  }
+  units.finish();
   end_op();
   if (--state.slices_left == 0) states_.erase(microbatch);
 }
@@ -179,20 +247,29 @@ void Stage::weight_grad(int microbatch, int slice) {
 at::Tensor Stage::backward(int microbatch, int slice, at::Tensor d_output) {
   const auto c = static_cast<std::size_t>(slice);
   State& state = states_.at(microbatch);
+  UnitWalk units = walk(OpKind::B);
   if (state.empty) {
+    units.pass();
     states_.erase(microbatch);
     return embedding_ ? at::Tensor() : d_output;
   }
   const SliceContext& context = state.contexts[c];
   begin_op(state, c);
   at::Tensor dx = std::move(d_output);
-  if (head_) head_->weight_grad(state.head[c]);
-  for (std::size_t n = layers_.size(); n-- > 0;)
+  if (head_) {
+    units.next();
+    head_->weight_grad(state.head[c]);
+  }
+  for (std::size_t n = layers_.size(); n-- > 0;) {
+    units.next();
     dx = layers_[n]->backward(dx, *state.layers[n], context);
+  }
   if (embedding_) {
+    units.next();
     embedding_->backward(dx, state.tokens[c], context);
     dx = at::Tensor();
   }
+  units.finish();
   end_op();
   if (--state.slices_left == 0) states_.erase(microbatch);
   return dx;
@@ -200,19 +277,30 @@ at::Tensor Stage::backward(int microbatch, int slice, at::Tensor d_output) {
 
 at::Tensor Stage::evaluate(int microbatch, int slice, const Microbatch& data,
                            const at::Tensor& input) {
-  if (data.tokens.numel() == 0)
+  UnitWalk units = walk(OpKind::F);
+  units.without_gradients();
+  if (data.tokens.numel() == 0) {
+    units.pass();
     return head_ ? at::Tensor() : at::empty({0, plan_.shape.dim}, kind_.values());
+  }
   const auto c = static_cast<std::size_t>(slice);
   const SliceContext context = context_of(data, c);
   State& state = open(microbatch, context.num_slices());
   at::Tensor x = input;
-  if (embedding_)
+  if (embedding_) {
+    units.next();
     x = embedding_->forward(data.tokens.slice(1, bounds_[c], bounds_[c + 1]), context);
-  for (std::size_t n = 0; n < layers_.size(); ++n)
+  }
+  for (std::size_t n = 0; n < layers_.size(); ++n) {
+    units.next();
     x = layers_[n]->evaluate(x, *state.layers[n], context);
-  if (head_)
+  }
+  if (head_) {
+    units.next();
     x = head_->forward(x, data.targets.slice(1, bounds_[c], bounds_[c + 1]), loss_scale_, nullptr,
                        context, loss_);
+  }
+  units.finish();
   if (context.last_slice()) states_.erase(microbatch);
   return x;
 }
@@ -230,7 +318,21 @@ std::vector<Parameter*> Stage::parameters() {
   return all;
 }
 
+std::vector<KeptParameter> Stage::kept() {
+  std::vector<KeptParameter> all;
+  for (const auto& unit : units_)
+    all.insert(all.end(), unit->kept().begin(), unit->kept().end());
+  if (units_.empty())
+    for (const Parameter* parameter : parameters())
+      all.push_back({parameter, parameter->value, parameter->gradient,
+                     RowRange{0, parameter->value.size(0)}});
+  return all;
+}
+
 void Stage::zero_gradients() {
+  for (const auto& unit : units_)
+    unit->zero_gradients();
+  if (!units_.empty()) return;
   for (Parameter* parameter : parameters())
     parameter->gradient.zero_();
 }

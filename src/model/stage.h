@@ -14,6 +14,7 @@
 #include "sluice/model/attention_packed.h"
 #include "sluice/model/ends.h"
 #include "sluice/model/layer.h"
+#include "sluice/model/sharding.h"
 
 namespace sluice {
 
@@ -43,9 +44,11 @@ struct Machine {
 
 class Stage {
  public:
-  // The plan outlives it.
+  // The plan outlives it. With `shards` a rank keeps its own rows of every weight, and all of them
+  // run the same ops in the same order, also of microbatches without tokens. Throws UserError for
+  // layers that cannot be sharded.
   Stage(const RunPlan& plan, int number, const Machine& machine = {},
-        const TensorParallel& tensor = {});
+        const TensorParallel& tensor = {}, const ShardRanks& shards = {});
 
   // Every token's loss is multiplied by `loss_scale`. REQUIRES: no microbatch is open.
   void begin_step(double loss_scale);
@@ -74,8 +77,18 @@ class Stage {
   // Bytes in stashes now: element size times number of elements, each storage once.
   std::int64_t stash_bytes() const;
 
-  // In canonical order: embedding, layers ascending, head.
+  // Begins to gather the weights that an op of this kind, which comes next, uses first. Does not
+  // block.
+  void begin_gather(OpKind kind);
+  // Begins to gather all weights and keeps them until reshard(): ops in between gather and drop
+  // none. Without shards both do nothing.
+  void unshard();
+  void reshard();
+
+  // In canonical order: embedding, layers ascending, head. Sharded ones have memory only while an
+  // op uses them; kept() is what this rank always has of them.
   std::vector<Parameter*> parameters();
+  std::vector<KeptParameter> kept();
   void zero_gradients();
 
  private:
@@ -94,6 +107,8 @@ class Stage {
     std::int64_t before;
   };
 
+  UnitWalk walk(OpKind kind);
+  void shard(std::vector<Parameter>& parameters, const ShardRanks& shards, std::string name);
   State& open(int microbatch, std::size_t slices);
   void cut_at(SliceBounds bounds);
   SliceContext context_of(const Microbatch& data, std::size_t slice);
@@ -102,12 +117,15 @@ class Stage {
   void end_op();
 
   const RunPlan& plan_;
+  int number_;
   TensorKind kind_;
   TensorParallel tensor_;
   std::int64_t long_document_;
   std::optional<Embedding> embedding_;
   std::vector<std::unique_ptr<Layer>> layers_;
   std::optional<Head> head_;
+  ShardedUnits units_;  // of these, in this order; none: nothing is sharded
+  bool unsharded_ = false;
   // What depends on how a microbatch is cut, of the last one: the lengths of calls for long
   // documents and, per slice, for sequences of one document each, made when needed:
   SliceBounds bounds_;

@@ -74,12 +74,13 @@ at::Tensor TensorParallel::stack(const at::Tensor& mine, TrafficClass traffic,
   return size() == 1 ? row : group_->all_gather(row, size(), traffic, label);
 }
 
-void sum_shared_gradients(const std::vector<Parameter*>& parameters, TensorGroup& group) {
+void sum_shared_gradients(const std::vector<KeptParameter>& parameters, TensorGroup& group) {
   // Gradients shared by the same ranks go as one message. All ranks have the same parameter order.
   std::map<std::pair<int, int>, std::vector<at::Tensor>> shared;
-  for (const Parameter* parameter : parameters)
-    if (const Shard& shard = parameter->shard; shard.sum_end - shard.sum_first > 1)
-      shared[{shard.sum_first, shard.sum_end}].push_back(parameter->gradient);
+  for (const KeptParameter& kept : parameters)
+    if (const Shard& shard = kept.parameter->shard;
+        shard.sum_end - shard.sum_first > 1 && kept.own.count() > 0)
+      shared[{shard.sum_first, shard.sum_end}].push_back(kept.gradient);
   for (auto& [ranks, gradients] : shared) {
     std::vector<at::Tensor> flat;
     for (const at::Tensor& gradient : gradients)

@@ -68,7 +68,8 @@ class TensorParallel {
 };
 
 // Adds up the gradients of weights that several tensor ranks hold, where each rank has a part of
-// the sum. Every tensor rank of the stage calls it, after all weight gradients are computed.
-void sum_shared_gradients(const std::vector<Parameter*>& parameters, TensorGroup& group);
+// the sum; of sharded parameters, those of the own rows. Every tensor rank of the stage calls it,
+// after all weight gradients are computed.
+void sum_shared_gradients(const std::vector<KeptParameter>& parameters, TensorGroup& group);
 
 }  // namespace sluice

@@ -17,7 +17,7 @@ at::Tensor pack(const std::vector<Weight>& weights, const Tensors& tensor_of, co
   std::vector<at::Tensor> flat;
   for (const Weight& weight : weights) {
     const RowRange rows = rows_of(weight.rows());
-    flat.push_back(tensor_of(weight).slice(0, rows.begin, rows.end).reshape({-1}));
+    flat.push_back(weight.rows_of(tensor_of(weight), rows).reshape({-1}));
     SLUICE_CHECK(flat.back().scalar_type() == flat[0].scalar_type(), "{} is of another type",
                  weight.name);
   }
@@ -31,7 +31,7 @@ void unpack(const at::Tensor& packed, const std::vector<Weight>& weights, const 
   std::int64_t begin = 0;
   for (const Weight& weight : weights) {
     const RowRange rows = rows_of(weight.rows());
-    at::Tensor into = tensor_of(weight).slice(0, rows.begin, rows.end);
+    at::Tensor into = weight.rows_of(tensor_of(weight), rows);
     into.copy_(packed.slice(0, begin, begin + into.numel()).view(into.sizes()));
     begin += into.numel();
   }
@@ -42,7 +42,7 @@ template <typename Rows>
 at::Tensor room(const std::vector<Weight>& weights, const Rows& rows_of, const at::Tensor& like) {
   std::int64_t elements = 0;
   for (const Weight& weight : weights)
-    elements += weight.value.numel() / weight.rows() * rows_of(weight.rows()).count();
+    elements += weight.width() * rows_of(weight.rows()).count();
   return at::empty({elements}, like.options());
 }
 
@@ -98,28 +98,29 @@ void DataParallel::post(Bucket& bucket, Communicator& group, TrafficClass traffi
 }
 
 void DataParallel::begin_sums(std::span<const Weight> weights) {
-  if (num_data_ranks() == 1) return;
-  Communicator& data = mesh_.data();
+  Communicator& group = adding_ranks();
+  if (group.size() == 1) return;
   for (Bucket& bucket : buckets_of(weights)) {
-    for (int rank = 0; rank < data.size(); ++rank)
-      bucket.sent.push_back(pack(bucket.weights, gradient_of,
-                                 [&](std::int64_t rows) { return summed_rows(rank, rows); }));
-    const at::Tensor& mine = bucket.sent[static_cast<std::size_t>(data.rank())];
-    for (int rank = 0; rank < data.size(); ++rank)
-      bucket.pieces.push_back(rank == data.rank() ? mine : at::empty_like(mine));
-    post(bucket, data, TrafficClass::gradient, "gradients");
+    for (int rank = 0; rank < group.size(); ++rank)
+      bucket.sent.push_back(pack(bucket.weights, gradient_of, [&](std::int64_t rows) {
+        return summed_rows(data_rank_of(rank), rows);
+      }));
+    const at::Tensor& mine = bucket.sent[static_cast<std::size_t>(group.rank())];
+    for (int rank = 0; rank < group.size(); ++rank)
+      bucket.pieces.push_back(rank == group.rank() ? mine : at::empty_like(mine));
+    post(bucket, group, TrafficClass::gradient, "gradients");
     under_way_.push_back(std::move(bucket));
   }
 }
 
 void DataParallel::finish_sums() {
-  Communicator& data = mesh_.data();
+  Communicator& group = adding_ranks();
   for (Bucket& bucket : under_way_) {
-    data.wait_all(bucket.requests);
+    group.wait_all(bucket.requests);
     bucket.requests.clear();
     const at::Tensor sum = sum_in_order(bucket.pieces);
     unpack(sum, bucket.weights, gradient_of,
-           [&](std::int64_t rows) { return summed_rows(data.rank(), rows); });
+           [&](std::int64_t rows) { return summed_rows(data_rank_of(group.rank()), rows); });
     bucket.pieces.clear();
     bucket.sent.assign(1, sum);
     exchange_sums(bucket);
@@ -154,7 +155,7 @@ void DataParallel::exchange_sums(Bucket& bucket) {
 
 void DataParallel::gather_values(std::span<const Weight> weights) {
   const int shards = mesh_.shape().shard;
-  if (shards == 1) return;
+  if (shards == 1 || sharded_) return;
   Communicator& group = mesh_.shard_group();
   const auto rows_of = [&](int shard) {
     return [shard, shards](std::int64_t rows) { return share(rows, shard, shards); };

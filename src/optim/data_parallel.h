@@ -6,6 +6,9 @@
 // exchange the rows that each has updated. Messages hold buckets of several weights; the bucket
 // size does not change a bit of the result. Where rows divide evenly, a rank sends (D-1)/D +
 // (replicate-1)/D of its gradients and (shard-1)/shard of its weights.
+//
+// Gradients of sharded parameters are sums over the shard ranks already, of the own rows. Only the
+// replicas of a shard are left to add up, and no weights are exchanged.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +23,9 @@ namespace sluice {
 
 class DataParallel {
  public:
-  // REQUIRES: mesh and traffic outlive it.
-  DataParallel(const Mesh& mesh, Traffic& traffic, std::int64_t bucket_bytes)
-      : mesh_(mesh), traffic_(traffic), bucket_bytes_(bucket_bytes) {}
+  // `sharded`: weights hold the own rows only. REQUIRES: mesh and traffic outlive it.
+  DataParallel(const Mesh& mesh, Traffic& traffic, std::int64_t bucket_bytes, bool sharded = false)
+      : mesh_(mesh), traffic_(traffic), bucket_bytes_(bucket_bytes), sharded_(sharded) {}
 
   // The rows that this rank updates, of a weight with `rows` of them; all of them with one shard.
   RowRange own_rows(std::int64_t rows) const;
@@ -46,7 +49,11 @@ class DataParallel {
     std::vector<Request> requests;
   };
 
-  int num_data_ranks() const { return mesh_.shape().data(); }
+  // The ranks that add up gradients, and one of them as a data rank.
+  Communicator& adding_ranks() const { return sharded_ ? mesh_.replica_group() : mesh_.data(); }
+  int data_rank_of(int rank) const {
+    return sharded_ ? rank * mesh_.shape().shard + mesh_.shard() : rank;
+  }
   // The rows whose gradients a data rank adds up.
   RowRange summed_rows(int data_rank, std::int64_t rows) const;
   std::vector<Bucket> buckets_of(std::span<const Weight> weights) const;
@@ -56,6 +63,7 @@ class DataParallel {
   const Mesh& mesh_;
   Traffic& traffic_;
   std::int64_t bucket_bytes_;
+  bool sharded_;
   std::vector<Bucket> under_way_;
 };
 

@@ -46,7 +46,7 @@ void block_squares(const at::Tensor& gradient, const std::vector<std::int64_t>& 
 // The blocks of a weight within the rows that a rank updates. They are consecutive.
 struct OwnBlocks {
   std::int64_t first = 0;
-  std::vector<std::int64_t> bounds;  // rows
+  std::vector<std::int64_t> bounds;  // own rows, counted from the first of them
   std::int64_t count() const { return static_cast<std::int64_t>(bounds.size()) - 1; }
 };
 OwnBlocks own_blocks(const Weight& weight) {
@@ -56,9 +56,9 @@ OwnBlocks own_blocks(const Weight& weight) {
     if (rows.begin < weight.own.begin || rows.end > weight.own.end) continue;
     if (own.bounds.empty()) {
       own.first = block;
-      own.bounds.push_back(rows.begin);
+      own.bounds.push_back(rows.begin - weight.own.begin);
     }
-    own.bounds.push_back(rows.end);
+    own.bounds.push_back(rows.end - weight.own.begin);
   }
   return own;
 }
@@ -125,10 +125,10 @@ std::vector<double> block_sums(std::span<const Weight> weights) {
   for (std::size_t w = 0; w < weights.size(); ++w) {
     const Weight& weight = weights[w];
     const OwnBlocks blocks = own_blocks(weight);
-    if (!weight.counted || blocks.bounds.empty()) continue;
+    if (!weight.counted || weight.own.count() == 0 || blocks.bounds.empty()) continue;
     at::Tensor out =
         sums[static_cast<std::int64_t>(w)].slice(0, blocks.first, blocks.first + blocks.count());
-    const at::Tensor gradient = weight.gradient.reshape({weight.rows(), -1});
+    const at::Tensor gradient = weight.own_gradient().reshape({weight.own.count(), -1});
     if (gradient.is_cuda())
       cuda::block_squares(gradient, blocks.bounds, out);
     else

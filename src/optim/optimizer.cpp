@@ -162,8 +162,7 @@ void Optimizer::step(std::int64_t step, double learning_rate, double gradient_sc
 std::uint64_t Optimizer::seed_of(const Weight& weight, std::int64_t step) const {
   const std::uint64_t name = hash_of(weight.drawn_as.empty() ? weight.name : weight.drawn_as);
   const std::uint64_t drawn = mix(mix(seed_ ^ mix(name)) + static_cast<std::uint64_t>(step));
-  const std::int64_t width = weight.value.numel() / weight.rows();
-  return drawn + static_cast<std::uint64_t>(weight.place + weight.own.begin * width);
+  return drawn + static_cast<std::uint64_t>(weight.place + weight.own.begin * weight.width());
 }
 
 void Optimizer::keep() {

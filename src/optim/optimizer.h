@@ -32,10 +32,21 @@ struct Weight {
   RowRange own;         // the rows that this rank updates; other data ranks update the others
   std::string drawn_as = {};  // the name that stochastic rounding uses; empty: `name`
   std::int64_t place = 0;     // of its first element in the whole weight
+  // Of a sharded weight, whose tensors hold the own rows only: all rows there are. 0: they hold
+  // all.
+  std::int64_t sharded_rows = 0;
 
-  std::int64_t rows() const { return value.size(0); }
-  at::Tensor own_value() const { return value.slice(0, own.begin, own.end); }
-  at::Tensor own_gradient() const { return gradient.slice(0, own.begin, own.end); }
+  std::int64_t rows() const { return sharded_rows > 0 ? sharded_rows : value.size(0); }
+  std::int64_t width() const {  // elements of a row
+    return c10::multiply_integers(value.sizes().slice(1));
+  }
+  // Some rows of one of its tensors. REQUIRES: own ones, of a sharded weight.
+  at::Tensor rows_of(const at::Tensor& tensor, const RowRange& rows) const {
+    const std::int64_t first = sharded_rows > 0 ? own.begin : 0;
+    return tensor.slice(0, rows.begin - first, rows.end - first);
+  }
+  at::Tensor own_value() const { return rows_of(value, own); }
+  at::Tensor own_gradient() const { return rows_of(gradient, own); }
 };
 
 class Optimizer {

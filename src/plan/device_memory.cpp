@@ -67,17 +67,20 @@ std::vector<DeviceMemory> memory_of_devices(RunPlan plan) {
     return static_cast<double>(bytes.total() + beside.reduction + beside.rollback);
   };
   plan.layers_per_stage.assign(num_stages, 0);
-  RunPlan with_layers = plan;
+  RunPlan with_layers = plan, with_more = plan;
   with_layers.layers_per_stage.assign(num_stages, 1);
+  with_more.layers_per_stage.assign(num_stages, 2);
   const Costs none = byte_costs(plan), one = byte_costs(with_layers);
   std::vector<DeviceMemory> out;
   for (std::size_t d = 0; d < plan.schedule.programs.size(); ++d) {
     const std::vector<int> stages = plan.stages_of(static_cast<int>(d));
     DeviceMemory& memory = out.emplace_back();
-    const double ends = held(plan, stages);
-    memory.fixed = ends + static_cast<double>(buffers[d] + workspace_bytes(with_layers, stages));
-    if (!stages.empty())
-      memory.per_layer = (held(with_layers, stages) - ends) / static_cast<double>(stages.size());
+    // From the second layer on each takes as much. Sharded ones need room for the first that is
+    // gathered.
+    const double first = held(with_layers, stages), more = held(with_more, stages) - first;
+    memory.fixed =
+        first - more + static_cast<double>(buffers[d] + workspace_bytes(with_layers, stages));
+    if (!stages.empty()) memory.per_layer = more / static_cast<double>(stages.size());
     memory.moments = moments_of(plan.schedule, d, stages, one, none);
   }
   return out;

@@ -8,6 +8,8 @@ namespace sluice {
 
 std::vector<RankMemory> memory_by_rank(const RunPlan& plan) {
   const std::vector<std::int64_t> buffers = buffer_bytes(plan);
+  std::optional<RunPlan> states;
+  if (plan.sharded()) states.emplace(plan).config.parallelism.sharding = Sharding::states;
   std::vector<RankMemory> ranks(static_cast<std::size_t>(plan.schedule.num_devices()));
   for (int rank = 0; rank < plan.mesh.size(); ++rank)
     ranks[static_cast<std::size_t>(place_of(rank, plan.mesh).pipeline)].ranks.push_back(rank);
@@ -27,6 +29,7 @@ std::vector<RankMemory> memory_by_rank(const RunPlan& plan) {
     rank.reduction = beside.reduction;
     rank.rollback = beside.rollback;
     rank.traffic = step_traffic(plan, device);
+    if (states) rank.states_traffic = step_traffic(*states, device);
     rank.workspace = workspace_bytes(plan, rank.stages);
   }
   return ranks;

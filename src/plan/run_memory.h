@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "sluice/cost/traffic.h"
@@ -22,6 +23,8 @@ struct RankMemory {
   std::int64_t reduction = 0;  // gradients on their way between data ranks
   std::int64_t rollback = 0;   // the copy that deferred validation goes back to
   Traffic traffic;             // of a step
+  // With sharded parameters: the same if only states were sharded.
+  std::optional<Traffic> states_traffic = std::nullopt;
 
   std::int64_t held() const { return weights + gradients + optimizer; }  // from start to end
   std::int64_t total() const { return held() + stash + buffers + workspace + reduction + rollback; }

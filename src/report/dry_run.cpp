@@ -55,6 +55,16 @@ std::vector<TrafficClass> moving(const std::vector<RankMemory>& ranks) {
   return out;
 }
 
+// The classes in which sharded parameters and sharded states differ, where there are both.
+std::vector<TrafficClass> differing(const std::vector<RankMemory>& ranks) {
+  std::vector<TrafficClass> out;
+  for (const TrafficClass kind : {TrafficClass::gradient, TrafficClass::parameter})
+    if (std::any_of(ranks.begin(), ranks.end(),
+                    [](const RankMemory& rank) { return rank.states_traffic.has_value(); }))
+      out.push_back(kind);
+  return out;
+}
+
 std::int64_t sum(const std::vector<RankMemory>& ranks, const Class& c) {
   std::int64_t total = 0;
   for (const RankMemory& rank : ranks)
@@ -144,11 +154,15 @@ std::string dry_run_text(const DryRun& dry) {
     std::vector<std::string> names = {"rank"};
     for (const TrafficClass kind : kinds)
       names.emplace_back(traffic_name(kind));
+    for (const TrafficClass kind : differing(ranks))
+      names.push_back(fmt::format("{} (states)", traffic_name(kind)));
     TextTable moved(names);
     for (const RankMemory& rank : ranks) {
       std::vector<std::string> cells = {number_ranges(rank.ranks)};
       for (const TrafficClass kind : kinds)
         cells.push_back(with_commas(fmt::format("{}", rank.traffic.of(kind))));
+      for (const TrafficClass kind : differing(ranks))
+        cells.push_back(with_commas(fmt::format("{}", rank.states_traffic->of(kind))));
       moved.add(cells);
     }
     out += fmt::format("elements that a rank sends per step{} (docs/parallelism.md):\n{}",
@@ -175,6 +189,8 @@ std::string dry_run_json(const DryRun& dry) {
     for (int c = 0; c < kNumTrafficClasses; ++c) {
       const auto kind = static_cast<TrafficClass>(c);
       row["traffic"][std::string(traffic_name(kind))] = rank.traffic.of(kind);
+      if (rank.states_traffic)
+        row["traffic_of_states"][std::string(traffic_name(kind))] = rank.states_traffic->of(kind);
     }
     rows.push_back(row);
   }

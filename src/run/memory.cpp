@@ -1,6 +1,7 @@
 #include "sluice/run/memory.h"
 
 #include "sluice/cost/buffers.h"
+#include "sluice/run/sharding.h"
 
 namespace sluice {
 
@@ -16,15 +17,24 @@ WeightBytes weight_bytes(const RunPlan& plan, std::span<const int> stages) {
   const bool masters = optimizer.master_weights && plan.element_bytes() < kFloat;
   const std::int64_t moments =
       (optimizer.name == OptimizerKind::adamw ? 2 : 0) * bytes_of(optimizer.state_dtype);
-  return {.weights = count * plan.element_bytes(),
-          .gradients = count * plan.gradient_bytes(),
+  const GatheredBytes gathered = plan.sharded() ? gathered_bytes(plan, stages) : GatheredBytes();
+  const std::int64_t held = plan.sharded() ? sharded : count;
+  return {.weights = held * plan.element_bytes() + gathered.weights,
+          .gradients = held * plan.gradient_bytes() + gathered.gradients,
           .optimizer = sharded * (moments + (masters ? kFloat : 0)),
-          .kept = sharded * (moments + (masters ? kFloat : plan.element_bytes()))};
+          .kept = sharded * (moments + (masters ? kFloat : plan.element_bytes())),
+          .own_gradients = held * plan.gradient_bytes(),
+          .messages = gathered.messages};
 }
 
 BesideWeights beside_weights(const RunPlan& plan, const WeightBytes& held) {
   BesideWeights bytes;
-  if (const std::int64_t data = plan.mesh.data(); data > 1)
+  const std::int64_t replicas = plan.mesh.replicate;
+  if (plan.sharded())  // of the own rows, at the end of a step; units before that
+    bytes.reduction =
+        std::max(held.messages, replicas > 1 ? held.own_gradients / replicas * (2 * replicas - 1)
+                                             : std::int64_t{0});
+  else if (const std::int64_t data = plan.mesh.data(); data > 1)
     bytes.reduction = held.gradients + held.gradients / data * (data - 1);
   if (plan.config.parallelism.deferred_validation) bytes.rollback = held.kept;
   return bytes;

@@ -9,12 +9,14 @@
 namespace sluice {
 
 // What a rank with these stages, all different, holds from start to end; `optimizer` is moments and
-// masters.
+// masters. Of sharded parameters: its own rows, and at most what it gathers of the others.
 struct WeightBytes {
   std::int64_t weights = 0, gradients = 0, optimizer = 0;
   // What Optimizer::keep() copies: of the rows that the rank updates, masters or else weights, and
   // moments.
   std::int64_t kept = 0;
+  // Of the gradients those that are held all the time; and, at most, sharded ones on their way.
+  std::int64_t own_gradients = 0, messages = 0;
 
   std::int64_t total() const { return weights + gradients + optimizer; }
 };

@@ -76,6 +76,10 @@ struct RunPlan {
   std::int64_t own_tokens(std::int64_t tokens) const {
     return sequence_norms() ? tokens / mesh.tensor : tokens;
   }
+  // Shard ranks divide the weights themselves (run/sharding.h).
+  bool sharded() const {
+    return config.parallelism.sharding == Sharding::parameters && mesh.shard > 1;
+  }
   // Tensor ranks divide what is sent to the next stage.
   bool scatter() const { return config.parallelism.scatter_gather && mesh.tensor > 1; }
   // The head adds to its weights' gradients in F. With deferred validation a forward may run before

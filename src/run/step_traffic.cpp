@@ -2,6 +2,7 @@
 
 #include "sluice/cost/head_share.h"
 #include "sluice/run/memory.h"
+#include "sluice/run/sharding.h"
 
 namespace sluice {
 namespace {
@@ -71,26 +72,34 @@ std::int64_t head_units(const RunPlan& plan, OpKind kind) {
   return gives_weight_gradient(kind) ? unit.gather : 0;
 }
 
-// Elements of a stage's weights that every tensor rank holds and sees in part.
-std::int64_t shared_elements(const RunPlan& plan, int stage) {
+// Elements of a weight whose gradients tensor ranks add up: of sharded parameters the own rows.
+std::int64_t added_elements(const RunPlan& plan, const ParameterShape& p, std::int64_t data_rank) {
+  const std::int64_t all = p.count(plan.mesh.tensor), rows = p.rows(plan.mesh.tensor);
+  if (!plan.sharded()) return all;
+  const BlockRows own = share_rows(rows, data_rank % plan.mesh.shard, plan.mesh.shard);
+  return (own.end - own.begin) * (all / rows);
+}
+
+// Of a stage's weights that every tensor rank holds and sees in part.
+std::int64_t shared_elements(const RunPlan& plan, int stage, std::int64_t data_rank) {
   std::int64_t count = 0;
   for (const ParameterShape& p : stage_parameters(plan.shape, plan.layers_of(stage))) {
     const bool bias_of_columns = p.name.ends_with("out.bias") || p.name.ends_with("down.bias");
-    if (p.divided < 0 && !bias_of_columns) count += p.count();
+    if (p.divided < 0 && !bias_of_columns) count += added_elements(plan, p, data_rank);
   }
   return count;
 }
 
 // Likewise of heads of keys and values, of which there are fewer than ranks.
-std::int64_t repeated_elements(const RunPlan& plan, int stage) {
+std::int64_t repeated_elements(const RunPlan& plan, int stage, std::int64_t data_rank) {
   std::int64_t count = 0;
   for (const ParameterShape& p : stage_parameters(plan.shape, plan.layers_of(stage)))
-    if (p.divided == 0 && p.least_rows > 1) count += p.count(plan.mesh.tensor);
+    if (p.divided == 0 && p.least_rows > 1) count += added_elements(plan, p, data_rank);
   return count;
 }
 
 // Gradients to the data rank that adds them up, and the sums to those that update the same rows;
-// updated rows to those that did not.
+// updated rows to those that did not. Of sharded parameters only replicas' gradients are left.
 void add_data_traffic(const RunPlan& plan, int stage, std::int64_t data_rank, Traffic& traffic) {
   const std::int64_t data = plan.mesh.shard * plan.mesh.replicate;
   const std::int64_t shard = data_rank % plan.mesh.shard, replica = data_rank / plan.mesh.shard;
@@ -99,20 +108,22 @@ void add_data_traffic(const RunPlan& plan, int stage, std::int64_t data_rank, Tr
     const std::int64_t rows = p.rows(plan.mesh.tensor), width = p.count(plan.mesh.tensor) / rows;
     const std::int64_t summed =
         count(share_rows(rows, shard * plan.mesh.replicate + replica, data)) * width;
-    traffic.add(TrafficClass::gradient, rows * width - summed + summed * (plan.mesh.replicate - 1));
-    traffic.add(TrafficClass::parameter,
-                count(share_rows(rows, shard, plan.mesh.shard)) * width * (plan.mesh.shard - 1));
+    const std::int64_t own = count(share_rows(rows, shard, plan.mesh.shard)) * width;
+    const std::int64_t added = plan.sharded() ? own : rows * width;
+    traffic.add(TrafficClass::gradient, added - summed + summed * (plan.mesh.replicate - 1));
+    if (!plan.sharded()) traffic.add(TrafficClass::parameter, own * (plan.mesh.shard - 1));
   }
 }
 
 // A tied head's gradient and the lookup's, where they are on different devices: the rows that the
 // rank updates. Likewise every weight of a stage that two pipes keep on different devices.
-void add_copies_traffic(const RunPlan& plan, const Placement& placement, int stage,
+void add_copies_traffic(const RunPlan& plan, const std::vector<int>& stages, int stage,
                         std::int64_t data_rank, Traffic& traffic) {
+  const Placement& placement = plan.schedule.placement;
   const bool two_pipes =
       placement.num_pipes() > 1 && placement.device_of(0, stage) != placement.device_of(1, stage);
-  const bool tied = plan.shape.tied_embeddings &&
-                    placement.device_of(0, 0) != placement.device_of(0, placement.num_stages() - 1);
+  const bool both = stages.front() == 0 && stages.back() + 1 == placement.num_stages();
+  const bool tied = plan.shape.tied_embeddings && !both;
   for (const ParameterShape& p : stage_parameters(plan.shape, plan.layers_of(stage))) {
     const std::int64_t rows = p.rows(plan.mesh.tensor), width = p.count(plan.mesh.tensor) / rows;
     const BlockRows own = share_rows(rows, data_rank % plan.mesh.shard, plan.mesh.shard);
@@ -127,7 +138,7 @@ void add_copies_traffic(const RunPlan& plan, const Placement& placement, int sta
 
 Traffic step_traffic(const RunPlan& plan, int device, int data_rank) {
   const Schedule& lowered = plan.schedule;
-  Traffic traffic;
+  Traffic traffic = plan.sharded() ? sharded_traffic(plan, device, data_rank) : Traffic();
   const std::int64_t t = plan.mesh.tensor;
   for (const Op& op : lowered.programs[static_cast<std::size_t>(device)]) {
     if (!has_microbatch(op.kind)) continue;
@@ -154,14 +165,15 @@ Traffic step_traffic(const RunPlan& plan, int device, int data_rank) {
       }
     }
   }
-  for (const int stage : plan.stages_of(device)) {
+  const std::vector<int> stages = plan.stages_of(device);
+  for (const int stage : stages) {
     if (plan.sequence_norms())
-      traffic.add(TrafficClass::norm, (t - 1) * shared_elements(plan, stage));
+      traffic.add(TrafficClass::norm, (t - 1) * shared_elements(plan, stage, data_rank));
     add_data_traffic(plan, stage, data_rank, traffic);
-    add_copies_traffic(plan, lowered.placement, stage, data_rank, traffic);
+    add_copies_traffic(plan, stages, stage, data_rank, traffic);
     if (t > plan.shape.kv_heads)
       traffic.add(TrafficClass::norm,
-                  (t / plan.shape.kv_heads - 1) * repeated_elements(plan, stage));
+                  (t / plan.shape.kv_heads - 1) * repeated_elements(plan, stage, data_rank));
   }
   return traffic;
 }

@@ -45,6 +45,27 @@ Held held(const Parameter& parameter) {
       parameter.value};
 }
 
+// The own rows of a weight, or of a state of it.
+Held held_rows(TensorSpec tensor, const Shard& shard, const RowRange& own, at::Tensor rows) {
+  Box box = box_of(shard);
+  box.rows = {box.rows.begin + own.begin, box.rows.begin + own.end};
+  return {{std::move(tensor), box}, std::move(rows)};
+}
+
+// All that this rank keeps of its weights.
+std::vector<Held> held_weights(Trainer& trainer) {
+  std::vector<Held> out;
+  const std::vector<Parameter*> parameters = trainer.parameters();
+  for (std::size_t n = 0; n < parameters.size(); ++n) {
+    const Weight& weight = trainer.weights()[n];
+    out.push_back(held(*parameters[n]));
+    if (weight.sharded_rows > 0)
+      out.back() =
+          held_rows(out.back().piece.tensor, parameters[n]->shard, weight.own, weight.own_value());
+  }
+  return out;
+}
+
 std::vector<Held> held_states(Trainer& trainer) {
   std::map<std::string_view, const Shard*> shards;
   for (const Parameter* parameter : trainer.parameters())
@@ -52,9 +73,8 @@ std::vector<Held> held_states(Trainer& trainer) {
   std::vector<Held> out;
   for (const Optimizer::State& state : trainer.optimizer().states()) {
     const Shard& shard = *shards.at(state.weight);
-    Box box = box_of(shard);
-    box.rows = {box.rows.begin + state.own.begin, box.rows.begin + state.own.end};
-    out.push_back({{{state.name, dtype_of(state.tensor), shard.whole}, box}, state.tensor});
+    out.push_back(held_rows({state.name, dtype_of(state.tensor), shard.whole}, shard, state.own,
+                            state.tensor));
   }
   return out;
 }
@@ -98,9 +118,9 @@ void Saver::save(std::int64_t step, const Note& note) {
     pieces.push_back(part.piece);
   };
   const std::set<std::string> own = own_weights();
-  if (trainer_.mesh().place().data == 0)
-    for (const Parameter* parameter : trainer_.parameters())
-      if (own.contains(parameter->name)) add(held(*parameter));
+  if (plan_.sharded() ? trainer_.mesh().replica() == 0 : trainer_.mesh().place().data == 0)
+    for (const Held& weight : held_weights(trainer_))
+      if (own.contains(weight.piece.tensor.name)) add(weight);
   if (trainer_.mesh().replica() == 0)
     for (const Held& state : held_states(trainer_)) {
       const std::string& name = state.piece.tensor.name;
@@ -228,7 +248,8 @@ Resumed load_checkpoint(const Config& config, int rollback, Communicator& world,
   const bool tied = config.model.tied_embeddings;
   const std::vector<std::string> wanted = all_weights(world, trainer);
   if (world.rank() == 0) check_none_left(checkpoint, wanted, tied);
-  load_weights(checkpoint, trainer.parameters(), tied);
+  for (const Held& weight : held_weights(trainer))
+    read_part(checkpoint, weight, tied);
   const std::vector<Held> states = held_states(trainer);
   const bool begins = !states.empty() && !has_states(checkpoint);
   bool converted = false;

@@ -71,6 +71,7 @@ void Executor::run_to(std::size_t limit) {
   for (; next_ < limit; ++next_) {
     const Op& op = program()[next_];
     try {
+      if (is_compute(op.kind)) stages_.at(op.stage)->begin_gather(op.kind);
       // Waiting is not computing: the op's clock starts when its input is there.
       if (op.kind == OpKind::F || gives_input_gradient(op.kind)) {
         const Key key{op.kind != OpKind::F, op.stage, op.microbatch, op.slice};
@@ -111,6 +112,8 @@ ExecutedStep Executor::finish() {
   for (TensorMessage& message : sent_)
     message.wait();
   sent_.clear();
+  for (const auto& [number, stage] : stages_)
+    stage->reshard();  // the weights are about to change
   settle_times();
   step_.peak_buffer_bytes = peak_buffer_bytes_;
   step_.timeline.peak = static_cast<double>(step_.peak_stash_bytes);
@@ -164,9 +167,9 @@ void Executor::run_op(const Op& op) {
     case OpKind::ReduceGrad:
       if (hooks_.reduce) hooks_.reduce(op.stage);
       return;
-    case OpKind::Update:
-    case OpKind::Unshard:
-    case OpKind::Reshard: return;  // an UPDATE is a stage's last op: the training loop does it
+    case OpKind::Unshard: stages_.at(op.stage)->unshard(); return;
+    case OpKind::Reshard: stages_.at(op.stage)->reshard(); return;
+    case OpKind::Update: return;  // it is a stage's last op: the training loop does it
   }
 }
 

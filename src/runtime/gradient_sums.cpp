@@ -5,7 +5,7 @@
 namespace sluice {
 
 void GradientSums::begin(int stage) {
-  sum_shared_gradients(parts_.stages.at(stage)->parameters(), parts_.tensor);
+  sum_shared_gradients(parts_.stages.at(stage)->kept(), parts_.tensor);
   parts_.data.begin_sums(parts_.weights.at(stage));
   begun_.insert(stage);
 }

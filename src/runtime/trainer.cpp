@@ -11,10 +11,11 @@ namespace sluice {
 
 std::map<int, std::unique_ptr<Stage>> make_stages(const RunPlan& plan, int device,
                                                   const Machine& machine,
-                                                  const TensorParallel& tensor) {
+                                                  const TensorParallel& tensor,
+                                                  const ShardRanks& shards) {
   std::map<int, std::unique_ptr<Stage>> stages;
   for (const int stage : plan.stages_of(device))
-    stages[stage] = std::make_unique<Stage>(plan, stage, machine, tensor);
+    stages[stage] = std::make_unique<Stage>(plan, stage, machine, tensor, shards);
   return stages;
 }
 
@@ -28,8 +29,11 @@ Trainer::Trainer(const RunPlan& plan, const Dataset& data, Communicator& world,
       tensor_(tensor_group_, plan.sequence_norms()),
       data_parallel_(
           mesh_, traffic_,
-          static_cast<std::int64_t>(plan.config.parallelism.gradient_bucket_mib * (1 << 20))),
-      stages_(make_stages(plan, mesh_.place().pipeline, machine, tensor_)),
+          static_cast<std::int64_t>(plan.config.parallelism.gradient_bucket_mib * (1 << 20)),
+          plan.sharded()),
+      stages_(
+          make_stages(plan, mesh_.place().pipeline, machine, tensor_,
+                      plan.sharded() ? ShardRanks{&mesh_.shard_group(), &traffic_} : ShardRanks())),
       pipeline_(make_tensor_channel(mesh_.pipeline(), machine.device)),
       totals_(plan.schedule.placement, mesh_.pipeline()) {
   collect_weights();
@@ -48,18 +52,20 @@ Trainer::Trainer(const RunPlan& plan, const Dataset& data, Communicator& world,
 void Trainer::collect_weights() {
   for (const auto& [number, stage] : stages_) {
     local_[number] = stage.get();
-    for (const Parameter* parameter : stage->parameters()) {
+    for (const KeptParameter& kept : stage->kept()) {
+      const Parameter* parameter = kept.parameter;
       // A tied weight counts once, as the embedding; the head's copy stays equal to it.
       const bool twice = plan_.shape.tied_embeddings && parameter->name == "head.weight";
       const Shard& shard = parameter->shard;
       const Weight weight{.name = parameter->name,
-                          .value = parameter->value,
-                          .gradient = parameter->gradient,
+                          .value = kept.value,
+                          .gradient = kept.gradient,
                           .decay = parameter->decay,
                           .counted = shard.counted && !twice,
                           .own = data_parallel_.own_rows(parameter->value.size(0)),
                           .drawn_as = twice ? "embedding.weight" : "",
-                          .place = shard.first_element()};
+                          .place = shard.first_element(),
+                          .sharded_rows = plan_.sharded() ? parameter->value.size(0) : 0};
       weights_[number].push_back(weight);
       all_weights_.push_back(weight);
     }

@@ -26,7 +26,8 @@ namespace sluice {
 // The stages of a device, by number, or a tensor rank's share of them. The plan outlives them.
 std::map<int, std::unique_ptr<Stage>> make_stages(const RunPlan& plan, int device,
                                                   const Machine& machine,
-                                                  const TensorParallel& tensor = {});
+                                                  const TensorParallel& tensor = {},
+                                                  const ShardRanks& shards = {});
 
 class Trainer {
  public:
@@ -55,9 +56,9 @@ class Trainer {
   // has a target. REQUIRES: 1 to held_out.num_samples().
   double evaluate(const Dataset& held_out, std::int64_t num_samples);
 
-  // This rank's parameters in canonical order.
+  // This rank's parameters in canonical order. Sharded ones have no memory between steps.
   std::vector<Parameter*> parameters();
-  // The same with the rows that it updates.
+  // The same with the rows that it updates; these are always here.
   const std::vector<Weight>& weights() const { return all_weights_; }
   Optimizer& optimizer() { return *optimizer_; }
   // Whether this rank holds the stage and the name (of a weight, or of a state of it) is of it.

@@ -19,7 +19,7 @@ enum class OpKind : std::uint16_t {
   ReduceGrad,
   Update,
   Unshard,
-  Reshard  // read and kept, otherwise ignored
+  Reshard  // gather and free a stage's sharded parameters
 };
 inline constexpr int kNumOpKinds = 12;
 

@@ -298,7 +298,8 @@ TEST_F(DryRun, PartitionShowsWhatAutoTrains) {
   expect_same(shown["auto"], dry_run(""));
   const std::string mesh =
       " --parallelism.data_parallel_shard_degree=2 --parallelism.deferred_validation";
-  expect_same(Json::parse(partition(mesh).out)["auto"], dry_run(mesh));
+  for (const std::string& sharding : {mesh, mesh + " --parallelism.sharding=parameters"})
+    expect_same(Json::parse(partition(sharding).out)["auto"], dry_run(sharding));
   EXPECT_LT(shown["auto"]["step"].get<double>(), shown["even"]["step"].get<double>());
   // A little less memory than its largest device: another split.
   const std::vector<double> bytes = shown["auto"]["device_bytes"];
@@ -314,6 +315,32 @@ TEST_F(DryRun, PartitionShowsWhatAutoTrains) {
   const Ran none = partition("--memory-cap-mib 0.5");
   EXPECT_EQ(none.code, 2);
   EXPECT_NE(none.err.find("the least possible is"), std::string::npos) << none.err;
+}
+
+TEST_F(DryRun, ShardedParametersTakeLessAndSendMoreThanStates) {
+  const std::string mesh =
+      " --parallelism.pipeline_parallel_schedule=1f1b --model.layers=16 "
+      "--parallelism.data_parallel_shard_degree=4 --parallelism.num_microbatches=2";
+  const Json states = memory(mesh), sharded = memory(mesh + " --parallelism.sharding=parameters");
+  for (std::size_t d = 0; d < 2; ++d) {
+    const Json &one = states["ranks"][d], &other = sharded["ranks"][d];
+    EXPECT_FALSE(one.contains("traffic_of_states"));
+    EXPECT_EQ(other["traffic_of_states"], one["traffic"]);
+    EXPECT_EQ(other["optimizer"], one["optimizer"]);
+    for (const char* bytes : {"weights", "gradients", "reduction"})
+      EXPECT_LT(other[bytes].get<double>(), 0.75 * one[bytes].get<double>()) << bytes;
+    const auto sent = [](const Json& rank, const char* kind) {
+      return rank["traffic"][kind].get<double>();
+    };
+    // Two microbatches: each of them gathers twice and sums once.
+    EXPECT_NEAR(sent(other, "parameter") / sent(one, "parameter"), 4, 0.5);
+    EXPECT_NEAR(sent(other, "gradient") / sent(one, "gradient"), 2, 0.1);
+  }
+  const Ran text =
+      run("train run.toml --dry-run --checkpoint.folder= --parallelism.sharding=parameters" + mesh);
+  EXPECT_NE(text.out.find("gradient  parameter  gradient (states)  parameter (states)"),
+            std::string::npos)
+      << text.out << text.err;
 }
 
 // A profile says which part takes how long; here the head takes nothing, whatever the formula says.

@@ -219,6 +219,26 @@ TEST_F(TrainOverMpi, DataRanksAndDeferredValidationGiveTheBitsOfThreads) {
   EXPECT_EQ(rows(), expected);
 }
 
+TEST_F(TrainOverMpi, ShardedParametersGiveTheBitsOfThreadsAndResume) {
+  const std::string mesh =
+      "--parallelism.num_microbatches=2 --parallelism.data_parallel_shard_degree=2 "
+      "--parallelism.sharding=parameters --validation.interval=4";
+  ASSERT_EQ(threads(mesh).code, 0);
+  const auto expected = rows();
+  ASSERT_EQ(expected.size(), 12U);
+  std::vector<std::string> shards;
+  for (int rank = 0; rank < 4; ++rank)
+    shards.push_back(shard(12, rank));
+  clear();
+  ASSERT_EQ(mpi(mesh + " --training.steps=8", 4).code, 0);
+  const Ran ran = mpi(mesh, 4);
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(count(ran.err, "resumed from step 8"), 1U) << ran.err;
+  EXPECT_EQ(rows(), expected);
+  for (int rank = 0; rank < 4; ++rank)
+    EXPECT_TRUE(shard(12, rank) == shards[static_cast<std::size_t>(rank)]) << rank;
+}
+
 TEST_F(TrainOverMpi, AMistakeOfAllIsToldOnce) {
   const auto expect = [&](const Ran& ran, int code, const std::string& word) {
     SCOPED_TRACE(word);

@@ -78,6 +78,8 @@ TEST(Config, WhatDoesNotFitTogetherIsSaid) {
       {{"--parallelism.data_parallel_shard_degree=8", "--parallelism.num_microbatches=4"},
        "parallelism.num_microbatches is 4: does not divide training.global_batch_size 16, of which "
        "each of 8 data-parallel copies takes 2"},
+      {{"--parallelism.sharding=parameters"},
+       "parallelism.sharding is parameters and parallelism.data_parallel_shard_degree is 1"},
       {{"--parallelism.tensor_parallel_degree=8", "--model.vocab_size=264"},
        "model.heads is 4: does not divide among parallelism.tensor_parallel_degree 8"},
       {{"--parallelism.tensor_parallel_degree=2"},

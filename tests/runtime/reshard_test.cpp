@@ -9,6 +9,7 @@
 #include <random>
 
 #include "runtime/trained.h"
+#include "sluice/base/names.h"
 #include "sluice/comm/threads/threads.h"
 #include "sluice/model/autograd_layer.h"
 #include "sluice/runtime/checkpointing.h"
@@ -22,9 +23,11 @@ namespace {
 struct Layout {
   test::Case schedule;
   MeshShape mesh;
+  Sharding sharding = Sharding::states;
   std::string text() const {
-    return fmt::format("{} on {}, replicate {}, shard {}, tensor {}", schedule.schedule,
-                       schedule.devices, mesh.replicate, mesh.shard, mesh.tensor);
+    return fmt::format("{} on {}, replicate {}, shard {} of {}, tensor {}", schedule.schedule,
+                       schedule.devices, mesh.replicate, mesh.shard, name_of(sharding),
+                       mesh.tensor);
   }
 };
 
@@ -41,6 +44,7 @@ Layout random_layout(std::mt19937& random) {
     layout.mesh.tensor = 1 + static_cast<int>(random() % 2);
     layout.mesh.pipeline = layout.schedule.devices;
   } while (layout.mesh.size() > 8);
+  if (random() % 2 == 0) layout.sharding = Sharding::parameters;
   return layout;
 }
 
@@ -86,6 +90,7 @@ class Reshard {
     config.parallelism.tensor_parallel_degree = layout.mesh.tensor;
     config.parallelism.data_parallel_replicate_degree = layout.mesh.replicate;
     config.parallelism.data_parallel_shard_degree = layout.mesh.shard;
+    config.parallelism.sharding = layout.sharding;
     config.parallelism.num_microbatches = 4;
     const RunPlan plan =
         make_plan(resolve_config(config), test::lowered_schedule(layout.schedule, 4));
@@ -163,12 +168,34 @@ TEST(Reshard, ADetourOverAnotherMeshChangesNoBitOfTheTraining) {
     const Layout wide{{"zb-v", 2}, {.replicate = 1, .shard = 2, .pipeline = 2, .tensor = 2}};
     runs.run(one, "", 2, path("a"));
     runs.run(wide, path("a"), 2, path("b"));
-    runs.run(one, path("b"), 4, path("detour"));
+    const Layout sharded{{"1f1b", 2},
+                         {.replicate = 2, .shard = 3, .pipeline = 2, .tensor = 1},
+                         Sharding::parameters};
+    runs.run(sharded, path("b"), 2, path("c"));
+    runs.run(one, path("c"), 4, path("detour"));
     runs.run(one, "", 4, path("straight"));
     EXPECT_EQ(held_in(path("detour")).weights_sha256, held_in(path("straight")).weights_sha256);
     expect_same_tensors(held_in(path("detour")).states, held_in(path("straight")).states);
     EXPECT_NE(held_in(path("detour")).weights_sha256, held_in(path("a")).weights_sha256);
   }
+}
+
+// A checkpoint of sharded parameters holds each row once, in the file of the rank that has it.
+TEST(Reshard, ARunOfShardedParametersGoesOnFromItsOwnCheckpoint) {
+  const Reshard runs({ModelFamily::gpt2, true, NumberType::bfloat16});
+  const test::TemporaryFolder scratch;
+  const auto path = [&](const char* name) { return scratch.path() + "/" + name; };
+  const Layout sharded{
+      {"zb-v", 2}, {.replicate = 2, .shard = 2, .pipeline = 2, .tensor = 1}, Sharding::parameters};
+  runs.run(sharded, "", 2, path("a"));
+  runs.run(sharded, path("a"), 4, path("resumed"));
+  runs.run(sharded, "", 4, path("straight"));
+  EXPECT_EQ(held_in(path("resumed")).weights_sha256, held_in(path("straight")).weights_sha256);
+  expect_same_tensors(held_in(path("resumed")).states, held_in(path("straight")).states);
+  const Checkpoint saved(checkpoint_at(path("a")));
+  for (const ShardRecord& shard : saved.manifest().shards)
+    for (const TensorPiece& piece : shard.pieces)
+      EXPECT_LT(piece.box.rows.size(), num_rows(piece.tensor)) << piece.tensor.name;
 }
 
 // States are converted: what bf16 holds comes back as it was, masters begin as the weights are.

@@ -94,11 +94,16 @@ class SequenceParallel : public testing::TestWithParam<ModelFamily> {
   ModelShape shape_ = shape_with(GetParam(), 8, 2);
   Trained serial_ = train({"1f1b", 1}, shape_, unequal({}, 1));
 
+  // With states sharded, and with parameters sharded.
   void check(const Case& c, TrainOptions run, std::vector<Groups> microbatches) {
     run.deal = mixes(std::move(microbatches));
-    const Trained ours = train(c, shape_, run);
-    expect_serial(ours, serial_);
-    expect_predicted(ours);
+    for (const bool sharded : {false, true}) {
+      SCOPED_TRACE(sharded ? "sharded parameters" : "sharded states");
+      run.sharded = sharded;
+      const Trained ours = train(c, shape_, run);
+      expect_serial(ours, serial_);
+      expect_predicted(ours);
+    }
   }
 };
 
@@ -252,6 +257,7 @@ TEST(SequenceGroups, RandomPlansGiveTheSerialLoss) {
 
     const char* const schedules[] = {"1f1b", "zb-h1", "gpipe"};
     const Case c{schedules[below(3)], 1 + below(2)};
+    run.sharded = below(2) == 1;
     run.mesh = {.shard = ranks};
     run.microbatches = plan.num_microbatches();
     run.deal = [&](std::span<const std::int64_t>) { return plan; };

@@ -125,6 +125,7 @@ Schedule lowered_schedule(const Case& c, int microbatches) {
 RunPlan plan_of(const Case& c, const ModelShape& shape, const TrainOptions& run) {
   RunPlan plan = plan_for(shape, lowered_schedule(c, run.microbatches), run.data.sequence_length,
                           run.global_batch_size);
+  if (run.change_schedule) run.change_schedule(plan.schedule);
   if (!c.layers.empty()) plan.layers_per_stage = c.layers;
   plan.mesh = run.mesh;
   plan.mesh.pipeline = c.devices;
@@ -148,6 +149,7 @@ RunPlan plan_of(const Case& c, const ModelShape& shape, const TrainOptions& run)
   config.parallelism.deferred_validation = run.deferred;
   config.parallelism.sequence_parallel_norms = run.sequence_norms;
   config.parallelism.scatter_gather = run.scatter;
+  if (run.sharded) config.parallelism.sharding = Sharding::parameters;
   return plan;
 }
 
@@ -196,8 +198,13 @@ Trained train(const Case& c, const ModelShape& shape, const TrainOptions& run) {
     const std::lock_guard lock(mutex);
     trained.traffic[static_cast<std::size_t>(world.rank())] = trainer.traffic();
     for (const Parameter* parameter : trainer.parameters())
-      put_together(*parameter, parameter->name, parameter->value, {0, parameter->value.size(0)},
-                   trained.weights);
+      if (!plan.sharded())
+        put_together(*parameter, parameter->name, parameter->value, {0, parameter->value.size(0)},
+                     trained.weights);
+    for (const Weight& weight : trainer.weights())
+      if (plan.sharded())
+        put_together(find(weight.name), weight.name, weight.own_value(), weight.own,
+                     trained.weights);
     for (const Optimizer::State& state : trainer.optimizer().states())
       put_together(find(state.weight), state.name, state.tensor, state.own, trained.states);
   };

@@ -39,7 +39,9 @@ struct TrainOptions {
   std::int64_t global_batch_size = 16;
   std::shared_ptr<const TokenSource> source = tokens();
   DatasetOptions data = {.sequence_length = 16, .vocab_size = 64, .seed = 3};
-  MeshShape mesh = {};  // its pipeline is the schedule's
+  MeshShape mesh = {};   // its pipeline is the schedule's
+  bool sharded = false;  // the shard ranks divide the parameters, not only the states
+  std::function<void(Schedule& lowered)> change_schedule = {};
   // How batches of unequal sequences are dealt, step after step, from their lengths; empty: longest
   // first.
   std::function<BatchPlan(std::span<const std::int64_t> lengths)> deal = {};

@@ -12,8 +12,8 @@ namespace sluice {
 //   REDUCE_GRAD       directly behind the last weight gradient of a stage. PyTorch divides the
 //                     gradients by the number of microbatches here, and nowhere else.
 //   SEND, RECV        as add_communication() places them.
-// What a schedule already has of one of these three kinds stays as it is. Sluice itself runs the
-// plain lowered form; it needs none of the first two.
+// What a schedule already has of one of these three kinds stays as it is. Sluice itself needs none
+// of the first two: an op gathers sharded weights by itself, unless UNSHARD has done it.
 //
 // REQUIRES: every op is in range and on its own device, and no op waits for ever.
 Schedule lower_for_torch(const Schedule& schedule);
