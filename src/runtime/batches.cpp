@@ -27,8 +27,8 @@ void count(const Sample& sample, GlobalBatch& batch) {
   }
 }
 
-// A rank's part of its group's row: sequences one after the other, each a document of its own; what
-// pads the row is one, too.
+// A rank's part of its group's row: sequences one after the other, each a document of its own. What
+// pads the row are documents, too, none longer than the sequences: positions end where theirs do.
 Microbatch part_of_row(const std::vector<Sample>& samples, const TokenShare& share,
                        TensorGroup* group) {
   Microbatch batch;
@@ -36,16 +36,18 @@ Microbatch part_of_row(const std::vector<Sample>& samples, const TokenShare& sha
   batch.tokens = at::zeros({1, padded}, at::kLong);
   batch.targets = at::full({1, padded}, std::int64_t{kNoTarget}, at::kLong);
   std::vector<std::int64_t>& starts = batch.documents.starts.emplace_back();
-  std::int64_t place = 0;
+  std::int64_t place = 0, longest = 0;
   for (const Sample& sample : samples) {
     starts.push_back(place);
+    longest = std::max(longest, std::ssize(sample.tokens));
     std::copy(sample.tokens.begin(), sample.tokens.end(),
               batch.tokens.mutable_data_ptr<std::int64_t>() + place);
     std::copy(sample.targets.begin(), sample.targets.end(),
               batch.targets.mutable_data_ptr<std::int64_t>() + place);
     place += std::ssize(sample.tokens);
   }
-  if (place < padded) starts.push_back(place);
+  for (; place < padded; place += longest)
+    starts.push_back(place);
   if (share.degree == 1) return batch;
   SLUICE_CHECK(group && group->size() == share.degree, "a group of {} ranks for {}",
                group ? group->size() : 0, share.degree);

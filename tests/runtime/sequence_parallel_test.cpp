@@ -194,6 +194,26 @@ TEST(SequenceGroups, KeyHeadsThatDoNotDivideAmongRanksAreCopied) {
   }
 }
 
+TEST(SequenceGroups, PaddingNeedsNoMorePositionsThanTheSequences) {
+  // Two tokens at most, and rows padded to multiples of eight.
+  ModelShape shape = shape_with(ModelFamily::gpt2, 8, 8);
+  shape.positions = 2;
+  std::vector<std::int64_t> starts(2001);
+  std::iota(starts.begin(), starts.end(), 0);
+  for (std::int64_t& start : starts)
+    start *= 2;
+  TrainOptions run = unequal({}, 1);
+  run.source = test::tokens(starts);
+  run.data.sequence_length = 2;
+  run.global_batch_size = 3;
+  const Trained serial = train({"1f1b", 1}, shape, run);
+  run.mesh = {.shard = 4, .tensor = 2};
+  run.deal = mixes({{{4, 0}}});
+  const Trained ours = train({"1f1b", 1}, shape, run);
+  expect_serial(ours, serial);
+  expect_predicted(ours);
+}
+
 TEST(SequenceGroups, APlanOfSingleRanksGivesTheBitsOfDealing) {
   const ModelShape shape = shape_with(ModelFamily::gpt2, 4, 4);
   TrainOptions run = unequal({.shard = 3}, 2);
