@@ -1,0 +1,54 @@
+// One microbatch: which groups there are, and which of them computes which sequence, so that the
+// slowest group is as fast as can be.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "sluice/plan/flexsp/bound.h"
+
+namespace sluice::flexsp {
+
+struct PlacedGroup {
+  std::size_t degree = 0;  // its number (Prices)
+  double load = 0;         // seconds beyond the overhead
+  std::int64_t tokens = 0;
+  std::vector<std::size_t> sequences;  // of the microbatch, by number
+};
+
+struct Placement {
+  std::vector<PlacedGroup> groups;  // largest degree first; some may be empty
+  double load = 0;                  // the largest of any group
+};
+
+// Plans microbatches for one set of prices. Not for several threads at once.
+class MicrobatchPlanner {
+ public:
+  explicit MicrobatchPlanner(const Prices& prices);
+
+  // All mixes, where they are few enough to look at each.
+  const std::optional<std::vector<GroupMix>>& mixes() const { return mixes_; }
+
+  // Longest first into the group that is done first, with every mix that may do; best fit by memory
+  // where there is little of it; then single sequences are moved and swapped. Nothing where no
+  // placement has a load below `limit`. REQUIRES: descending lengths, each of which fits a group.
+  std::optional<Placement> plan(std::span<const std::int64_t> lengths, double limit);
+
+  // An exhaustive search for a placement with a load of at most `load`, at most `nodes` steps of
+  // it, which it takes away.
+  enum class Answer { found, none, unknown };
+  Answer search(std::span<const std::int64_t> lengths, double load, std::int64_t& nodes,
+                Placement& found) const;
+
+ private:
+  const Prices& prices_;
+  std::optional<std::vector<GroupMix>> mixes_;
+};
+
+// Moves single sequences from the slowest group to others, and swaps pairs, as long as that makes
+// it faster.
+void improve(const Prices& prices, std::span<const std::int64_t> lengths, Placement& placement);
+
+}  // namespace sluice::flexsp

@@ -1,0 +1,290 @@
+#include "sluice/plan/flexsp/plan_batch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <optional>
+
+#include "sluice/base/error.h"
+#include "sluice/base/text.h"
+
+namespace sluice::flexsp {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// Microbatches that are full to the brim leave no choice of groups.
+constexpr double kFills[] = {1.0, 0.97, 0.94, 0.90};
+// A search among so few sequences ends soon enough to prove something.
+constexpr std::size_t kMostSearched = 40;
+constexpr std::int64_t kNodesToImprove = 3'000;
+constexpr std::int64_t kNodesToProve = 200'000;
+constexpr double kProved = 1e-3;  // how near a bound has to come to the plan
+
+// The sequences of a batch in the order in which they are cut, and what is known of any run of
+// them.
+class BatchPlanner {
+ public:
+  BatchPlanner(const Cluster& cluster, std::span<const std::int64_t> lengths,
+               const PlanOptions& options)
+      : cluster_(cluster), prices_(cluster), planner_(prices_), options_(options) {
+    order_.resize(lengths.size());
+    std::iota(order_.begin(), order_.end(), std::size_t{0});
+    if (options.sort)
+      std::stable_sort(order_.begin(), order_.end(),
+                       [&](std::size_t a, std::size_t b) { return lengths[a] > lengths[b]; });
+    for (const std::size_t number : order_)
+      ordered_.push_back(lengths[number]);
+    tokens_ = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  }
+
+  PlannedBatch plan() {
+    struct Candidate {
+      Cuts cuts;
+      double least;  // seconds, at best
+    };
+    std::vector<Candidate> candidates;
+    const auto consider = [&](Cuts cuts) {
+      bool fits = !cuts.empty();
+      each(cuts, [&](Range range) { fits = fits && tokens_of(range) <= prices_.all_room(); });
+      if (!fits) return;
+      double least = 0;
+      each(cuts, [&](Range range) { least += least_of(range); });
+      candidates.push_back({std::move(cuts), least});
+    };
+    const int count = static_cast<int>(ordered_.size());
+    const auto full = static_cast<double>(prices_.all_room());
+    const int fewest =
+        std::max(1, static_cast<int>(std::ceil(static_cast<double>(tokens_) / full)));
+    Cuts best;
+    double seconds = kInfinity;
+    for (int from = fewest; best.empty() && from <= count; from += options_.trials) {
+      const int most = std::min(count, from + options_.trials - 1);
+      candidates.clear();
+      const auto consider_all = [&](std::vector<Cuts> all) {
+        for (int m = from; m <= std::min(most, static_cast<int>(all.size())); ++m)
+          consider(std::move(all[static_cast<std::size_t>(m - 1)]));
+      };
+      consider_all(cut_by_tokens(ordered_, most));
+      for (const double fill : kFills)
+        consider_all(cut_by_time(prices_, ordered_, most, fill * full));
+      std::stable_sort(candidates.begin(), candidates.end(),
+                       [](const Candidate& a, const Candidate& b) { return a.least < b.least; });
+      for (const Candidate& candidate : candidates) {
+        double all = candidate.least;  // of planned ones what they take, of others at best
+        each(candidate.cuts, [&](Range range) {
+          if (all < seconds) all += seconds_of(range) - least_of(range);
+        });
+        if (all < seconds) {
+          seconds = all;
+          best = candidate.cuts;
+        }
+      }
+    }
+    SLUICE_CHECK(!best.empty(), "{} sequences cannot be planned", count);
+    return planned(best);
+  }
+
+ private:
+  struct Range {
+    std::size_t first = 0, last = 0;
+    auto operator<=>(const Range&) const = default;
+  };
+  template <typename Visit>
+  static void each(const Cuts& cuts, const Visit& visit) {
+    std::size_t first = 0;
+    for (const std::size_t last : cuts) {
+      visit(Range{first, last});
+      first = last;
+    }
+  }
+
+  // Longest first: numbers in the order of the batch.
+  std::vector<std::size_t> descending(Range range) const {
+    std::vector<std::size_t> numbers(range.last - range.first);
+    std::iota(numbers.begin(), numbers.end(), range.first);
+    std::stable_sort(numbers.begin(), numbers.end(),
+                     [&](std::size_t a, std::size_t b) { return ordered_[a] > ordered_[b]; });
+    return numbers;
+  }
+  std::vector<std::int64_t> lengths_of(Range range) const {
+    std::vector<std::int64_t> lengths;
+    for (const std::size_t number : descending(range))
+      lengths.push_back(ordered_[number]);
+    return lengths;
+  }
+
+  std::int64_t tokens_of(Range range) const {
+    const auto at = [&](std::size_t n) {
+      return ordered_.begin() + static_cast<std::ptrdiff_t>(n);
+    };
+    return std::accumulate(at(range.first), at(range.last), std::int64_t{0});
+  }
+  double least_of(Range range) {
+    const auto [known, is_new] = least_.try_emplace(range, 0);
+    if (is_new) {
+      const std::vector<std::int64_t> lengths = lengths_of(range);
+      known->second = prices_.overhead() + FractionBound(prices_, lengths).least(1e-3);
+    }
+    return known->second;
+  }
+  const std::optional<Placement>& placement_of(Range range) {
+    const auto [known, is_new] = placements_.try_emplace(range, std::nullopt);
+    if (is_new) known->second = place(lengths_of(range));
+    return known->second;
+  }
+  double seconds_of(Range range) {
+    const auto& placement = placement_of(range);
+    return placement ? prices_.overhead() + placement->load : kInfinity;
+  }
+
+  std::optional<Placement> place(const std::vector<std::int64_t>& lengths) {
+    std::optional<Placement> best = planner_.plan(lengths, kInfinity);
+    if (!options_.exact && lengths.size() > kMostSearched) return best;
+    std::int64_t nodes =
+        options_.exact ? std::numeric_limits<std::int64_t>::max() : kNodesToImprove;
+    double low = FractionBound(prices_, lengths).least(1e-3);
+    double high = best ? best->load : kInfinity;
+    if (!best) {
+      // Memory is short: the first placement is any.
+      Placement found;
+      if (planner_.search(lengths, 1e9, nodes, found) != MicrobatchPlanner::Answer::found)
+        return std::nullopt;
+      best = std::move(found);
+      high = best->load;
+    }
+    while (high > low * (1 + kProved) && nodes > 0) {
+      Placement found;
+      const double middle = (low + high) / 2;
+      switch (planner_.search(lengths, middle, nodes, found)) {
+        case MicrobatchPlanner::Answer::found:
+          best = std::move(found);
+          high = best->load;
+          break;
+        case MicrobatchPlanner::Answer::none: low = middle; break;
+        case MicrobatchPlanner::Answer::unknown: return best;
+      }
+    }
+    // The last thousandth.
+    for (Placement found;
+         options_.exact && planner_.search(lengths, best->load * (1 - 1e-12), nodes, found) ==
+                               MicrobatchPlanner::Answer::found;)
+      best = std::move(found);
+    return best;
+  }
+
+  PlannedBatch planned(const Cuts& cuts) {
+    PlannedBatch batch;
+    each(cuts, [&](Range range) {
+      const std::vector<std::size_t> numbers = descending(range);
+      PlannedMicrobatch& microbatch = batch.microbatches.emplace_back();
+      int rank = 0;
+      for (const PlacedGroup& placed : placement_of(range)->groups) {
+        const int degree = prices_[placed.degree].degree;
+        PlannedGroup& out = microbatch.groups.emplace_back();
+        out.group = {.degree = degree, .first_rank = rank, .sequences = {}};
+        rank += degree;
+        TokenSums sums;
+        for (const std::size_t sequence : placed.sequences) {
+          const std::size_t number = numbers[sequence];
+          sums.add(static_cast<double>(ordered_[number]));
+          out.tokens += ordered_[number];
+          out.group.sequences.push_back(static_cast<std::int64_t>(order_[number]));
+        }
+        std::sort(out.group.sequences.begin(), out.group.sequences.end());
+        out.seconds = cluster_.costs.seconds(degree, sums);
+        out.all_to_all_seconds = cluster_.costs.all_to_all_seconds(degree, sums);
+        out.bytes = cluster_.costs.bytes(degree, sums.tokens);
+        microbatch.seconds = std::max(microbatch.seconds, out.seconds);
+      }
+      batch.seconds += microbatch.seconds;
+    });
+    return batch;
+  }
+
+  const Cluster& cluster_;
+  Prices prices_;
+  MicrobatchPlanner planner_;
+  PlanOptions options_;
+  std::vector<std::size_t> order_;     // numbers of the batch
+  std::vector<std::int64_t> ordered_;  // their lengths
+  std::int64_t tokens_ = 0;
+  std::map<Range, double> least_;
+  std::map<Range, std::optional<Placement>> placements_;
+};
+
+}  // namespace
+
+BatchPlan PlannedBatch::plan() const {
+  BatchPlan out;
+  for (const PlannedMicrobatch& microbatch : microbatches) {
+    auto& groups = out.microbatches.emplace_back();
+    for (const PlannedGroup& group : microbatch.groups)
+      groups.push_back(group.group);
+  }
+  return out;
+}
+
+void check_lengths(const Cluster& cluster, std::span<const std::int64_t> lengths) {
+  const Prices prices(cluster);
+  const Prices::Degree& largest = prices[prices.size() - 1];
+  for (std::size_t n = 0; n < lengths.size(); ++n)
+    if (lengths[n] > largest.room)
+      throw bad_data(
+          "sequence {} has {} (padded), and the largest group holds {}: {} x {} tokens of memory; "
+          "drop or truncate it, give devices more memory, or allow larger groups",
+          n, counted(lengths[n], "token"), largest.room, counted(largest.degree, "device"),
+          prices.capacity());
+}
+
+PlannedBatch plan_batch(const Cluster& cluster, std::span<const std::int64_t> lengths,
+                        const PlanOptions& options) {
+  return BatchPlanner(cluster, lengths, options).plan();
+}
+
+std::vector<double> lower_bounds(const Cluster& cluster, std::span<const std::int64_t> lengths,
+                                 const PlannedBatch& batch) {
+  const Prices prices(cluster);
+  const MicrobatchPlanner planner(prices);
+  std::vector<double> out;
+  for (const PlannedMicrobatch& microbatch : batch.microbatches) {
+    std::vector<std::int64_t> own;
+    for (const PlannedGroup& group : microbatch.groups)
+      for (const std::int64_t number : group.group.sequences)
+        own.push_back(lengths[static_cast<std::size_t>(number)]);
+    std::sort(own.begin(), own.end(), std::greater<>());
+    const FractionBound bound(prices, own);
+    const double planned = microbatch.seconds - prices.overhead();
+    double low = planner.mixes() ? bound.least(*planner.mixes(), planned, 1e-4) : bound.least(1e-4);
+    double undecided = planned;
+    std::int64_t nodes = own.size() <= kMostSearched ? kNodesToProve : 0;
+    while (nodes > 0 && undecided > low * (1 + kProved)) {
+      Placement found;
+      const double middle = (low + undecided) / 2;
+      std::int64_t some = nodes / 2;
+      const std::int64_t given = some;
+      const auto answer = planner.search(own, middle, some, found);
+      nodes -= given - std::max<std::int64_t>(some, 0);
+      (answer == MicrobatchPlanner::Answer::none ? low : undecided) = middle;
+      if (nodes < 100) break;
+    }
+    out.push_back(prices.overhead() + std::min(low, planned));
+  }
+  return out;
+}
+
+double lower_bound_of_any_cuts(const Cluster& cluster, std::span<const std::int64_t> lengths) {
+  const Prices prices(cluster);
+  double tokens = 0, work = 0, slowest = 0;
+  for (const std::int64_t length : lengths) {
+    tokens += static_cast<double>(length);
+    work += prices.least_work(length);
+    slowest = std::max(slowest, prices.least_load(length));
+  }
+  const double microbatches =
+      std::max(1.0, std::ceil(tokens / static_cast<double>(prices.all_room())));
+  return microbatches * prices.overhead() + std::max(slowest, work / prices.devices());
+}
+
+}  // namespace sluice::flexsp

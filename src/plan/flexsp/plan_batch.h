@@ -1,0 +1,54 @@
+// A global batch: into how many microbatches it is cut and where, and each one's groups.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sluice/plan/flexsp/cuts.h"
+#include "sluice/plan/flexsp/microbatch.h"
+#include "sluice/run/batch_plan.h"
+
+namespace sluice::flexsp {
+
+struct PlannedGroup {
+  SequenceGroup group;  // numbers within the batch, ascending
+  std::int64_t tokens = 0;
+  double seconds = 0, all_to_all_seconds = 0;
+  double bytes = 0;  // of each of its devices, states included
+};
+
+struct PlannedMicrobatch {
+  std::vector<PlannedGroup> groups;  // largest first; some may be empty
+  double seconds = 0;                // of its slowest group
+};
+
+struct PlannedBatch {
+  std::vector<PlannedMicrobatch> microbatches;
+  double seconds = 0;  // one microbatch after the other
+
+  BatchPlan plan() const;
+};
+
+struct PlanOptions {
+  int trials = 5;      // numbers of microbatches that are tried, from the least that may do
+  bool sort = true;    // longest first, before the batch is cut
+  bool exact = false;  // every microbatch is searched to the end
+};
+
+// Throws UserError where a sequence is longer than the largest group holds. REQUIRES: there are
+// sequences, all of positive (padded) lengths.
+void check_lengths(const Cluster& cluster, std::span<const std::int64_t> lengths);
+
+// The fastest plan that was found. The same input gives the same plan. REQUIRES: check_lengths().
+PlannedBatch plan_batch(const Cluster& cluster, std::span<const std::int64_t> lengths,
+                        const PlanOptions& options = {});
+
+// What no plan with these cuts can be faster than, microbatch by microbatch; of few sequences it is
+// proved by search.
+std::vector<double> lower_bounds(const Cluster& cluster, std::span<const std::int64_t> lengths,
+                                 const PlannedBatch& batch);
+// The same whatever the cuts.
+double lower_bound_of_any_cuts(const Cluster& cluster, std::span<const std::int64_t> lengths);
+
+}  // namespace sluice::flexsp
