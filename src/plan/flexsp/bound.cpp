@@ -1,6 +1,7 @@
 #include "sluice/plan/flexsp/bound.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace sluice::flexsp {
@@ -35,51 +36,88 @@ FractionBound::Limit FractionBound::limit(double load) const {
   return out;
 }
 
-bool FractionBound::may_fit(std::size_t first, std::span<const double> seconds,
+bool FractionBound::may_fit(std::size_t first, std::span<const Left> left,
                             const Limit& limit) const {
+  return memory_suffices(first, left, limit) && time_suffices(first, left, limit);
+}
+
+bool FractionBound::time_suffices(std::size_t first, std::span<const Left> left,
+                                  const Limit& limit) const {
   const std::size_t count = lengths_.size();
   std::size_t place = first;
   double taken = 0;  // share of the sequence at `place` that is placed
   for (std::size_t k = prices_.size(); k-- > 0 && place < count;) {
-    if (seconds[k] <= 0) continue;
+    double seconds = left[k].seconds;
+    if (seconds <= 0) continue;
     if (place < limit.too_long[k]) return false;
     const Prices::Degree& degree = prices_[k];
-    double left = seconds[k];
     const double rest = work(degree, place, place + 1) * (1 - taken);
-    if (left < rest) {
-      taken += (1 - taken) * left / rest;
+    if (seconds < rest) {
+      taken += (1 - taken) * seconds / rest;
       continue;
     }
-    left -= rest;
+    seconds -= rest;
     ++place;
     taken = 0;
     // The last place up to which all fits.
     std::size_t low = place, high = count;
     while (low < high) {
       const std::size_t middle = (low + high + 1) / 2;
-      if (work(degree, place, middle) <= left)
+      if (work(degree, place, middle) <= seconds)
         low = middle;
       else
         high = middle - 1;
     }
-    left -= work(degree, place, low);
+    seconds -= work(degree, place, low);
     place = low;
-    if (place < count) taken = left / work(degree, place, place + 1);
+    if (place < count) taken = seconds / work(degree, place, place + 1);
   }
   return place >= count;
 }
 
-bool FractionBound::may_fit(const GroupMix& mix, const Limit& limit) const {
-  std::vector<double> seconds(mix.size());
-  double devices = 0;
-  for (std::size_t k = mix.size(); k-- > 0;) {
-    const double own = static_cast<double>(mix[k]) * prices_[k].degree;
-    seconds[k] = own * limit.load;
-    devices += own;
-    const std::size_t here = k == 0 ? lengths_.size() : limit.too_long[k - 1];
-    if (tokens_[here] > devices * static_cast<double>(prices_.capacity())) return false;
+bool FractionBound::memory_suffices(std::size_t first, std::span<const Left> left,
+                                    const Limit& limit) const {
+  // A hair more than there is, so that rounding never rules out what fits.
+  constexpr double kHair = 1 + 1e-12;
+  const std::size_t count = lengths_.size();
+  double tokens_below = 0;  // of smaller groups
+  for (const Left& own : left)
+    tokens_below += own.tokens;
+  if (tokens_[count] - tokens_[first] > tokens_below * kHair) return false;
+  double seconds = 0, needed = 0, tokens = 0;
+  std::size_t placed = first;
+  for (std::size_t k = prices_.size(); k-- > 0;) {
+    seconds += left[k].seconds;
+    tokens += left[k].tokens;
+    tokens_below -= left[k].tokens;
+    // Those that are too long for smaller groups, each where it costs least.
+    const std::size_t last = k == 0 ? count : std::max(placed, limit.too_long[k - 1]);
+    needed += work(prices_[k], placed, last);
+    placed = last;
+    if (needed > seconds * kHair || tokens_[last] - tokens_[first] > tokens * kHair) return false;
+    const double more = tokens_[count] - tokens_[last] - tokens_below * kHair;
+    if (more <= 0) continue;
+    // The shortest, as far as they have so many tokens.
+    const auto shortest =
+        std::partition_point(tokens_.begin() + static_cast<std::ptrdiff_t>(last), tokens_.end(),
+                             [&](double before) { return tokens_[count] - before > more; });
+    const auto from = static_cast<std::size_t>(shortest - tokens_.begin());
+    double spilled = work(prices_[k], from, count);
+    if (from > last)
+      spilled += work(prices_[k], from - 1, from) * (more - (tokens_[count] - tokens_[from])) /
+                 (tokens_[from] - tokens_[from - 1]);
+    if (needed + spilled > seconds * kHair) return false;
   }
-  return may_fit(0, seconds, limit);
+  return true;
+}
+
+bool FractionBound::may_fit(const GroupMix& mix, const Limit& limit) const {
+  std::array<Left, kMostDegrees> left;
+  for (std::size_t k = 0; k < mix.size(); ++k) {
+    const double devices = static_cast<double>(mix[k]) * prices_[k].degree;
+    left[k] = {devices * limit.load, devices * static_cast<double>(prices_.capacity())};
+  }
+  return may_fit(0, std::span(left).first(mix.size()), limit);
 }
 
 bool FractionBound::may_fit(const Limit& limit) const {
@@ -97,6 +135,28 @@ bool FractionBound::may_fit(const Limit& limit) const {
   return true;
 }
 
+std::optional<GroupMix> FractionBound::smallest_groups(const Limit& limit) const {
+  GroupMix mix(prices_.size());
+  int left = prices_.devices();
+  double seconds = 0, tokens = 0;  // that groups have to spare
+  for (std::size_t k = prices_.size(); k-- > 0;) {
+    const Prices::Degree& degree = prices_[k];
+    const std::size_t last = k == 0 ? lengths_.size() : limit.too_long[k - 1];
+    const double own_seconds = work(degree, limit.too_long[k], last);
+    const double own_tokens = tokens_[last] - tokens_[limit.too_long[k]];
+    const double devices =
+        std::max((own_seconds - seconds) / limit.load,
+                 (own_tokens - tokens) / static_cast<double>(prices_.capacity()));
+    mix[k] = std::max(0, static_cast<int>(std::ceil(devices / degree.degree)));
+    left -= mix[k] * degree.degree;
+    if (left < 0) return std::nullopt;
+    seconds += mix[k] * degree.degree * limit.load - own_seconds;
+    tokens += static_cast<double>(mix[k]) * static_cast<double>(degree.room) - own_tokens;
+  }
+  mix[0] += left / prices_[0].degree;
+  return mix;
+}
+
 double FractionBound::least(double tolerance) const {
   if (lengths_.empty()) return 0;
   double low = prices_.least_load(lengths_[0]), high = low;
@@ -110,23 +170,24 @@ double FractionBound::least(double tolerance) const {
   return low;
 }
 
-double FractionBound::least(std::span<const GroupMix> mixes, double from, double tolerance) const {
-  if (lengths_.empty()) return 0;
+FractionBound::Least FractionBound::least(std::span<const GroupMix> mixes, double from,
+                                          double tolerance) const {
+  if (lengths_.empty()) return {};
   const double floor = least(tolerance);
-  double best = from;
-  Limit below = limit(best * (1 - tolerance));
+  const GroupMix* best = nullptr;
+  Limit below = limit(from);
   for (const GroupMix& mix : mixes) {
-    if (best <= floor) return floor;
+    if (below.load <= floor) break;
     if (!may_fit(mix, below)) continue;
     double low = floor, high = below.load;
     while (high - low > tolerance * low) {
       const double middle = (low + high) / 2;
       (may_fit(mix, limit(middle)) ? high : low) = middle;
     }
-    best = high;
-    below = limit(best * (1 - tolerance));
+    best = &mix;
+    below = limit(high * (1 - tolerance));
   }
-  return std::max(floor, below.load);
+  return {std::max(floor, below.load), best};
 }
 
 }  // namespace sluice::flexsp

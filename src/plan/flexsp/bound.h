@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -9,9 +10,12 @@
 
 namespace sluice::flexsp {
 
-// Sequences of a microbatch, longest first, of which groups of each degree take fractions: a group
-// is full when its time is up. Longer sequences cost less per second of exchange, so the largest
-// groups take the longest: no other division has room where this has none.
+// Sequences of a microbatch, longest first, of which groups of each degree take fractions. Two
+// arguments tell that they do not fit:
+// - Time. Longer sequences exchange less per second of work, so it is best if the largest groups take
+//   the longest. Where their time is up before all have a place, no other division does.
+// - Memory. What is too long for small groups, and the tokens for which these have no memory, must be
+//   in larger ones, whose time may not suffice even if those are the tokens of the shortest.
 class FractionBound {
  public:
   // REQUIRES: descending lengths, which outlive it; each fits a group of some degree.
@@ -29,21 +33,35 @@ class FractionBound {
   // False: with these groups no plan has a load as small as the limit's. REQUIRES: too_long is that
   // of the load.
   bool may_fit(const GroupMix& mix, const Limit& limit) const;
-  // The same of sequences `first` and later, with this much time (of one device) left in the groups
-  // of each degree.
-  bool may_fit(std::size_t first, std::span<const double> seconds, const Limit& limit) const;
+  // The same of sequences `first` and later, with so much left in the groups of each degree.
+  struct Left {
+    double seconds = 0;  // of one device
+    double tokens = 0;
+  };
+  bool may_fit(std::size_t first, std::span<const Left> left, const Limit& limit) const;
   // The same whatever the groups.
   bool may_fit(const Limit& limit) const;
+
+  // Groups that take every sequence at this load as fractions, each in one of the smallest degree that
+  // may have it; devices that are left over are in groups of the smallest degree. Nothing where there
+  // are too few devices.
+  std::optional<GroupMix> smallest_groups(const Limit& limit) const;
 
   // The least load that no such argument rules out, within `tolerance` of it, whatever the groups.
   // REQUIRES: the devices hold all tokens.
   double least(double tolerance) const;
-  // The same with one of these mixes; at most `from`, where a plan has that. It only looks at mixes
-  // that may have less.
-  double least(std::span<const GroupMix> mixes, double from, double tolerance) const;
+  // The same with one of these mixes, which is the first that may have so little; null: all have more
+  // than `from`, and so much is returned.
+  struct Least {
+    double load = 0;
+    const GroupMix* mix = nullptr;
+  };
+  Least least(std::span<const GroupMix> mixes, double from, double tolerance) const;
 
  private:
   double work(const Prices::Degree& degree, std::size_t first, std::size_t last) const;
+  bool time_suffices(std::size_t first, std::span<const Left> left, const Limit& limit) const;
+  bool memory_suffices(std::size_t first, std::span<const Left> left, const Limit& limit) const;
 
   const Prices& prices_;
   std::span<const std::int64_t> lengths_;

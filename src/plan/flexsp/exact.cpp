@@ -1,5 +1,6 @@
 // Depth first over sequences, longest first, with every group that is not like one tried before.
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "sluice/plan/flexsp/microbatch.h"
@@ -18,11 +19,7 @@ class Search {
         bound_(bound),
         limit_(limit),
         nodes_(nodes),
-        owners_(lengths.size()),
-        tokens_left_(lengths.size() + 1, 0) {
-    for (std::size_t i = lengths.size(); i-- > 0;)
-      tokens_left_[i] = tokens_left_[i + 1] + lengths[i];
-  }
+        owners_(lengths.size()) {}
 
   Answer with(const GroupMix& mix) {
     groups_.clear();
@@ -56,17 +53,17 @@ class Search {
 
   // What is left suffices for sequence i and all later ones, as far as fractions tell.
   bool may_go_on(std::size_t i) {
-    seconds_.assign(prices_.size(), 0);
+    std::array<FractionBound::Left, kMostDegrees> left;
+    left.fill({});
     const std::int64_t shortest = lengths_.back();
-    std::int64_t tokens = 0;
     for (const Group& group : groups_) {
       const Prices::Degree& degree = prices_[group.degree];
       if (group.tokens < shortest || group.seconds < degree.load(static_cast<double>(shortest)))
         continue;
-      seconds_[group.degree] += degree.degree * group.seconds;
-      tokens += group.tokens;
+      left[group.degree].seconds += degree.degree * group.seconds;
+      left[group.degree].tokens += static_cast<double>(group.tokens);
     }
-    return tokens >= tokens_left_[i] && bound_.may_fit(i, seconds_, limit_);
+    return bound_.may_fit(i, std::span(left).first(prices_.size()), limit_);
   }
 
   Answer place(std::size_t i) {
@@ -114,8 +111,6 @@ class Search {
   std::int64_t& nodes_;
   std::vector<Group> groups_;
   std::vector<std::size_t> owners_;
-  std::vector<std::int64_t> tokens_left_;  // from each sequence on
-  std::vector<double> seconds_;
 };
 
 }  // namespace

@@ -31,15 +31,15 @@ std::vector<GroupMix> neighbours(const Prices& prices, const GroupMix& mix) {
   std::vector<GroupMix> out;
   for (std::size_t k = 0; k + 1 < prices.size(); ++k) {
     const int ratio = prices[k + 1].degree / prices[k].degree;
-    if (mix[k] >= ratio) {
+    for (int times = 1; mix[k] >= ratio * times; times *= 2) {
       out.push_back(mix);
-      out.back()[k] -= ratio;
-      ++out.back()[k + 1];
+      out.back()[k] -= ratio * times;
+      out.back()[k + 1] += times;
     }
-    if (mix[k + 1] >= 1) {
+    for (int times = 1; mix[k + 1] >= times; times *= 2) {
       out.push_back(mix);
-      out.back()[k] += ratio;
-      --out.back()[k + 1];
+      out.back()[k] += ratio * times;
+      out.back()[k + 1] -= times;
     }
   }
   return out;

@@ -8,9 +8,11 @@ namespace sluice::flexsp {
 namespace {
 
 constexpr std::size_t kMostMixes = 30'000;
-// Placements that are improved, of those that look best.
-constexpr std::size_t kImproved = 8;
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kMostLoad = 1e15;  // seconds
+// What is so near to a bound is good enough, and what could only be so much better is not looked at.
+constexpr double kNear = 2e-3;
+// Placements that are no worse than the best by this are improved, too: they may become better.
+constexpr double kClose = 1.01;
 
 // The groups of a mix while sequences are placed one by one, and who has which.
 class Board {
@@ -24,33 +26,34 @@ class Board {
     }
   }
 
-  // Longest first, each into the group that is done with it first. False: one finds no room, or
-  // none that is done below `limit`.
-  bool longest_first(const GroupMix& mix, double limit) {
+  // Longest first, each into the group that is done with it first. One may find no group that is
+  // done below `limit`, or none of these that has the memory.
+  enum class Outcome { placed, late, full };
+  Outcome longest_first(const GroupMix& mix, double limit) {
     open(mix);
     for (std::size_t i = 0; i < lengths_.size(); ++i) {
       std::size_t degree = 0;
       Seat* seat = nullptr;
       double first = limit;
-      for (std::size_t k = prices_.smallest_for(lengths_[i]); k < prices_.size(); ++k)
-        for (Seat& group : seats_[k]) {
-          if (group.tokens + lengths_[i] > prices_[k].room) continue;
-          if (const double done = group.load + loads_[k][i]; done < first) {
-            first = done;
-            degree = k;
-            seat = &group;
-          }
-          break;  // of its degree, no other has less to do
+      bool full = false;
+      for (std::size_t k = prices_.smallest_for(lengths_[i]); k < prices_.size(); ++k) {
+        if (seats_[k].empty()) continue;
+        Seat* least = &seats_[k].front();
+        if (least->load + loads_[k][i] >= first) continue;
+        if (least->tokens + lengths_[i] > prices_[k].room) {
+          full = true;
+          least = least_with_room(k, lengths_[i]);
+          if (!least || least->load + loads_[k][i] >= first) continue;
         }
-      if (!seat) return false;
+        first = least->load + loads_[k][i];
+        degree = k;
+        seat = least;
+      }
+      if (!seat) return full ? Outcome::full : Outcome::late;
       give(i, degree, *seat);
-      // Groups of a degree stand by what they have to do.
-      std::vector<Seat>& row = seats_[degree];
-      for (auto at = static_cast<std::size_t>(seat - row.data());
-           at + 1 < row.size() && row[at + 1].load < row[at].load; ++at)
-        std::swap(row[at], row[at + 1]);
+      sink(seats_[degree], static_cast<std::size_t>(seat - seats_[degree].data()));
     }
-    return true;
+    return Outcome::placed;
   }
 
   // Longest first, each into the group with the least memory left that is done with it below
@@ -64,9 +67,10 @@ class Board {
       for (std::size_t k = prices_.smallest_for(lengths_[i]); k < prices_.size(); ++k)
         for (Seat& group : seats_[k]) {
           // Of every rank of the group.
-          const std::int64_t left =
-              (prices_[k].room - group.tokens - lengths_[i]) / prices_[k].degree;
-          if (left < 0 || left >= least || group.load + loads_[k][i] >= limit) continue;
+          const std::int64_t room = prices_[k].room - group.tokens - lengths_[i];
+          if (room < 0 || group.load + loads_[k][i] >= limit) continue;
+          const std::int64_t left = room / prices_[k].degree;
+          if (left >= least) continue;
           least = left;
           degree = k;
           seat = &group;
@@ -115,6 +119,21 @@ class Board {
         group.number = num_groups_++;
     }
   }
+  Seat* least_with_room(std::size_t degree, std::int64_t length) {
+    Seat* least = nullptr;
+    for (Seat& group : seats_[degree])
+      if (group.tokens + length <= prices_[degree].room && (!least || group.load < least->load))
+        least = &group;
+    return least;
+  }
+  // Groups of a degree are a heap, the least load first; the one at `at` has got more.
+  static void sink(std::vector<Seat>& heap, std::size_t at) {
+    for (std::size_t below; (below = 2 * at + 1) < heap.size(); at = below) {
+      if (below + 1 < heap.size() && heap[below + 1].load < heap[below].load) ++below;
+      if (heap[below].load >= heap[at].load) return;
+      std::swap(heap[below], heap[at]);
+    }
+  }
   void give(std::size_t sequence, std::size_t degree, Seat& group) {
     group.load += loads_[degree][sequence];
     group.tokens += lengths_[sequence];
@@ -129,57 +148,68 @@ class Board {
   std::size_t num_groups_ = 0;
 };
 
-// The best of what was tried, by load; of equal ones, the first.
-class Best {
- public:
-  explicit Best(double limit) : limit_(limit) {}
-  // Above this nothing is worth being kept.
-  double limit() const { return kept_.size() < kImproved ? kInfinity : kept_.back().load; }
-  void add(Placement placement) {
-    limit_ = std::min(limit_, placement.load);
-    const auto after = std::upper_bound(kept_.begin(), kept_.end(), placement.load,
-                                        [](double load, const auto& p) { return load < p.load; });
-    kept_.insert(after, std::move(placement));
-    if (kept_.size() > kImproved) kept_.pop_back();
-  }
-  std::vector<Placement>& kept() { return kept_; }
-  double load() const { return limit_; }
-
- private:
-  double limit_;
-  std::vector<Placement> kept_;
-};
-
 }  // namespace
 
 MicrobatchPlanner::MicrobatchPlanner(const Prices& prices)
     : prices_(prices), mixes_(all_mixes(prices, kMostMixes)) {}
 
-std::optional<Placement> MicrobatchPlanner::plan(std::span<const std::int64_t> lengths,
-                                                 double limit) {
+std::optional<Placement> MicrobatchPlanner::plan(std::span<const std::int64_t> lengths) {
   const FractionBound bound(prices_, lengths);
   Board board(prices_, lengths);
-  Best best(limit);
-  // An improvement may bring more than this, so what comes close is kept.
-  constexpr double kClose = 1.05;
-  const auto attempt = [&](const GroupMix& mix, const FractionBound::Limit& at) {
-    if (!bound.may_fit(mix, at)) return;
-    const double most = std::min(best.limit(), best.load() * kClose);
-    if (board.longest_first(mix, most) || board.best_fit(mix, best.load()))
-      best.add(board.placement());
+  std::optional<Placement> best;
+  const auto load = [&] { return best ? best->load : kMostLoad; };
+  // A placement with these groups whose load is below `limit`.
+  const auto placed = [&](const GroupMix& mix, double limit) -> std::optional<Placement> {
+    const Board::Outcome outcome = board.longest_first(mix, limit);
+    if (outcome == Board::Outcome::late ||
+        (outcome == Board::Outcome::full && !board.best_fit(mix, load())))
+      return std::nullopt;
+    return board.placement();
   };
-  if (mixes_) {
-    for (const GroupMix& mix : *mixes_)
-      attempt(mix, bound.limit(best.load()));
+  const auto worth_trying = [&](const GroupMix& mix) {
+    if (nearer_.load != load() * (1 - kNear)) nearer_ = bound.limit(load() * (1 - kNear));
+    return bound.may_fit(mix, nearer_);
+  };
+  nearer_ = {};
+
+  // From the groups that fractions need, of some degree at least, from mix to mix as long as one next
+  // to it is better.
+  const double least = bound.least(kNear);
+  for (std::size_t smallest = 0; smallest < prices_.size(); ++smallest) {
+    std::optional<GroupMix> mix;
+    for (double slack = 1; !mix && slack < 3; slack *= 1.03) {
+      FractionBound::Limit limit = bound.limit(least * slack);
+      for (std::size_t k = 0; k < smallest; ++k)
+        limit.too_long[k] = lengths.size();
+      mix = bound.smallest_groups(limit);
+    }
+    if (!mix) continue;
+    if (auto placement = placed(*mix, load())) best = std::move(placement);
+    for (bool better = true; better;) {
+      better = false;
+      for (GroupMix& next : neighbours(prices_, *mix)) {
+        if (!worth_trying(next)) continue;
+        auto placement = placed(next, load() * (1 - kNear));
+        if (!placement) continue;
+        best = std::move(placement);
+        mix = std::move(next);
+        better = true;
+      }
+    }
   }
-  if (best.kept().empty()) return std::nullopt;
-  for (Placement& placement : best.kept())
-    improve(prices_, lengths, placement);
-  auto& kept = best.kept();
-  auto least = std::min_element(kept.begin(), kept.end(),
-                                [](const auto& a, const auto& b) { return a.load < b.load; });
-  if (!(least->load < limit)) return std::nullopt;
-  return std::move(*least);
+  if (best) improve(prices_, lengths, *best);
+  if (!mixes_) return best;
+
+  const double floor = bound.least(*mixes_, load(), kNear).load;
+  for (const GroupMix& mix : *mixes_) {
+    if (load() <= floor * (1 + kNear)) break;
+    if (!worth_trying(mix)) continue;
+    std::optional<Placement> placement = placed(mix, load() * kClose);
+    if (!placement) continue;
+    improve(prices_, lengths, *placement);
+    if (placement->load < load()) best = std::move(placement);
+  }
+  return best;
 }
 
 void improve(const Prices& prices, std::span<const std::int64_t> lengths, Placement& placement) {

@@ -33,8 +33,8 @@ class MicrobatchPlanner {
 
   // Longest first into the group that is done first, with every mix that may do; best fit by memory
   // where there is little of it; then single sequences are moved and swapped. Nothing where no
-  // placement has a load below `limit`. REQUIRES: descending lengths, each of which fits a group.
-  std::optional<Placement> plan(std::span<const std::int64_t> lengths, double limit);
+  // placement was found: memory is short. REQUIRES: descending lengths, each of which fits a group.
+  std::optional<Placement> plan(std::span<const std::int64_t> lengths);
 
   // An exhaustive search for a placement with a load of at most `load`, at most `nodes` steps of
   // it, which it takes away.
@@ -45,6 +45,7 @@ class MicrobatchPlanner {
  private:
   const Prices& prices_;
   std::optional<std::vector<GroupMix>> mixes_;
+  FractionBound::Limit nearer_;  // what a better placement would have to keep
 };
 
 // Moves single sequences from the slowest group to others, and swaps pairs, as long as that makes

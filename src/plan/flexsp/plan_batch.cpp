@@ -18,8 +18,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kFills[] = {1.0, 0.97, 0.94, 0.90};
 // A search among so few sequences ends soon enough to prove something.
 constexpr std::size_t kMostSearched = 40;
-constexpr std::int64_t kNodesToImprove = 3'000;
-constexpr std::int64_t kNodesToProve = 200'000;
+constexpr std::int64_t kNodesToImprove = 20'000;
+constexpr std::int64_t kNodesToProve = 5'000'000;
 constexpr double kProved = 1e-3;  // how near a bound has to come to the plan
 
 // The sequences of a batch in the order in which they are cut, and what is known of any run of
@@ -140,7 +140,7 @@ class BatchPlanner {
   }
 
   std::optional<Placement> place(const std::vector<std::int64_t>& lengths) {
-    std::optional<Placement> best = planner_.plan(lengths, kInfinity);
+    std::optional<Placement> best = planner_.plan(lengths);
     if (!options_.exact && lengths.size() > kMostSearched) return best;
     std::int64_t nodes =
         options_.exact ? std::numeric_limits<std::int64_t>::max() : kNodesToImprove;
@@ -256,7 +256,7 @@ std::vector<double> lower_bounds(const Cluster& cluster, std::span<const std::in
     std::sort(own.begin(), own.end(), std::greater<>());
     const FractionBound bound(prices, own);
     const double planned = microbatch.seconds - prices.overhead();
-    double low = planner.mixes() ? bound.least(*planner.mixes(), planned, 1e-4) : bound.least(1e-4);
+    double low = planner.mixes() ? bound.least(*planner.mixes(), planned, 1e-4).load : bound.least(1e-4);
     double undecided = planned;
     std::int64_t nodes = own.size() <= kMostSearched ? kNodesToProve : 0;
     while (nodes > 0 && undecided > low * (1 + kProved)) {

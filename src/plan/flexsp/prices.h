@@ -10,6 +10,9 @@
 
 namespace sluice::flexsp {
 
+// Powers of two of an int.
+inline constexpr std::size_t kMostDegrees = 31;
+
 // The devices that share a batch, and what they can do.
 struct Cluster {
   int devices = 1;
