@@ -12,9 +12,11 @@ namespace sluice::flexsp {
 
 // Sequences of a microbatch, longest first, of which groups of each degree take fractions. Two
 // arguments tell that they do not fit:
-// - Time. Longer sequences exchange less per second of work, so it is best if the largest groups take
+// - Time. Longer sequences exchange less per second of work, so it is best if the largest groups
+// take
 //   the longest. Where their time is up before all have a place, no other division does.
-// - Memory. What is too long for small groups, and the tokens for which these have no memory, must be
+// - Memory. What is too long for small groups, and the tokens for which these have no memory, must
+// be
 //   in larger ones, whose time may not suffice even if those are the tokens of the shortest.
 class FractionBound {
  public:
@@ -42,16 +44,16 @@ class FractionBound {
   // The same whatever the groups.
   bool may_fit(const Limit& limit) const;
 
-  // Groups that take every sequence at this load as fractions, each in one of the smallest degree that
-  // may have it; devices that are left over are in groups of the smallest degree. Nothing where there
-  // are too few devices.
+  // Groups that take every sequence at this load as fractions, each in one of the smallest degree
+  // that may have it; devices that are left over are in groups of the smallest degree. Nothing
+  // where there are too few devices.
   std::optional<GroupMix> smallest_groups(const Limit& limit) const;
 
   // The least load that no such argument rules out, within `tolerance` of it, whatever the groups.
   // REQUIRES: the devices hold all tokens.
   double least(double tolerance) const;
-  // The same with one of these mixes, which is the first that may have so little; null: all have more
-  // than `from`, and so much is returned.
+  // The same with one of these mixes, which is the first that may have so little; null: all have
+  // more than `from`, and so much is returned.
   struct Least {
     double load = 0;
     const GroupMix* mix = nullptr;

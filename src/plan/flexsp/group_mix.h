@@ -16,8 +16,8 @@ using GroupMix = std::vector<int>;
 // Devices that the smallest degree does not divide stay without a group.
 std::optional<std::vector<GroupMix>> all_mixes(const Prices& prices, std::size_t limit);
 
-// The mixes that differ from one in this: pairs of groups became one group each of the next degree, or
-// groups became a pair each of the one before; 1, 2, 4 and so on of them.
+// The mixes that differ from one in this: pairs of groups became one group each of the next degree,
+// or groups became a pair each of the one before; 1, 2, 4 and so on of them.
 std::vector<GroupMix> neighbours(const Prices& prices, const GroupMix& mix);
 
 }  // namespace sluice::flexsp

@@ -9,7 +9,8 @@ namespace {
 
 constexpr std::size_t kMostMixes = 30'000;
 constexpr double kMostLoad = 1e15;  // seconds
-// What is so near to a bound is good enough, and what could only be so much better is not looked at.
+// What is so near to a bound is good enough, and what could only be so much better is not looked
+// at.
 constexpr double kNear = 2e-3;
 // Placements that are no worse than the best by this are improved, too: they may become better.
 constexpr double kClose = 1.01;
@@ -153,63 +154,95 @@ class Board {
 MicrobatchPlanner::MicrobatchPlanner(const Prices& prices)
     : prices_(prices), mixes_(all_mixes(prices, kMostMixes)) {}
 
-std::optional<Placement> MicrobatchPlanner::plan(std::span<const std::int64_t> lengths) {
-  const FractionBound bound(prices_, lengths);
-  Board board(prices_, lengths);
-  std::optional<Placement> best;
-  const auto load = [&] { return best ? best->load : kMostLoad; };
-  // A placement with these groups whose load is below `limit`.
-  const auto placed = [&](const GroupMix& mix, double limit) -> std::optional<Placement> {
-    const Board::Outcome outcome = board.longest_first(mix, limit);
-    if (outcome == Board::Outcome::late ||
-        (outcome == Board::Outcome::full && !board.best_fit(mix, load())))
-      return std::nullopt;
-    return board.placement();
-  };
-  const auto worth_trying = [&](const GroupMix& mix) {
-    if (nearer_.load != load() * (1 - kNear)) nearer_ = bound.limit(load() * (1 - kNear));
-    return bound.may_fit(mix, nearer_);
-  };
-  nearer_ = {};
+namespace {
 
-  // From the groups that fractions need, of some degree at least, from mix to mix as long as one next
-  // to it is better.
-  const double least = bound.least(kNear);
-  for (std::size_t smallest = 0; smallest < prices_.size(); ++smallest) {
-    std::optional<GroupMix> mix;
-    for (double slack = 1; !mix && slack < 3; slack *= 1.03) {
-      FractionBound::Limit limit = bound.limit(least * slack);
-      for (std::size_t k = 0; k < smallest; ++k)
-        limit.too_long[k] = lengths.size();
-      mix = bound.smallest_groups(limit);
-    }
-    if (!mix) continue;
-    if (auto placement = placed(*mix, load())) best = std::move(placement);
-    for (bool better = true; better;) {
-      better = false;
-      for (GroupMix& next : neighbours(prices_, *mix)) {
-        if (!worth_trying(next)) continue;
-        auto placement = placed(next, load() * (1 - kNear));
-        if (!placement) continue;
-        best = std::move(placement);
-        mix = std::move(next);
-        better = true;
+// The best placement so far, and attempts to find a better one.
+class Hunt {
+ public:
+  Hunt(const Prices& prices, std::span<const std::int64_t> lengths)
+      : prices_(prices), lengths_(lengths), bound_(prices, lengths), board_(prices, lengths) {}
+
+  // From the groups that fractions need, of some degree at least, from mix to mix as long as one
+  // next to it is better.
+  void from_mix_to_mix() {
+    const double least = bound_.least(kNear);
+    for (std::size_t smallest = 0; smallest < prices_.size(); ++smallest) {
+      std::optional<GroupMix> mix;
+      for (double slack = 1; !mix && slack < 3; slack *= 1.03) {
+        FractionBound::Limit limit = bound_.limit(least * slack);
+        for (std::size_t k = 0; k < smallest; ++k)
+          limit.too_long[k] = lengths_.size();
+        mix = bound_.smallest_groups(limit);
+      }
+      if (!mix) continue;
+      if (auto placement = placed(*mix, load())) best_ = std::move(placement);
+      for (bool better = true; better;) {
+        better = false;
+        for (GroupMix& next : neighbours(prices_, *mix)) {
+          if (!worth_trying(next)) continue;
+          auto placement = placed(next, load() * (1 - kNear));
+          if (!placement) continue;
+          best_ = std::move(placement);
+          mix = std::move(next);
+          better = true;
+        }
       }
     }
+    if (best_) improve(prices_, lengths_, *best_);
   }
-  if (best) improve(prices_, lengths, *best);
-  if (!mixes_) return best;
 
-  const double floor = bound.least(*mixes_, load(), kNear).load;
-  for (const GroupMix& mix : *mixes_) {
-    if (load() <= floor * (1 + kNear)) break;
-    if (!worth_trying(mix)) continue;
-    std::optional<Placement> placement = placed(mix, load() * kClose);
-    if (!placement) continue;
-    improve(prices_, lengths, *placement);
-    if (placement->load < load()) best = std::move(placement);
+  void through(std::span<const GroupMix> mixes) {
+    const double floor = bound_.least(mixes, load(), kNear).load;
+    for (const GroupMix& mix : mixes) {
+      if (load() <= floor * (1 + kNear)) return;
+      if (!worth_trying(mix)) continue;
+      std::optional<Placement> placement = placed(mix, load() * kClose);
+      if (!placement) continue;
+      improve(prices_, lengths_, *placement);
+      if (placement->load < load()) best_ = std::move(placement);
+    }
   }
-  return best;
+
+  std::optional<Placement>& best() { return best_; }
+
+ private:
+  double load() const { return best_ ? best_->load : kMostLoad; }
+
+  // A placement with these groups whose load is below `limit`.
+  std::optional<Placement> placed(const GroupMix& mix, double limit) {
+    const Board::Outcome outcome = board_.longest_first(mix, limit);
+    if (outcome == Board::Outcome::late ||
+        (outcome == Board::Outcome::full && !board_.best_fit(mix, load())))
+      return std::nullopt;
+    return board_.placement();
+  }
+  bool worth_trying(const GroupMix& mix) {
+    const double most = load() * (1 - kNear);
+    if (nearer_.load != most) nearer_ = bound_.limit(most);
+    return bound_.may_fit(mix, nearer_);
+  }
+
+  const Prices& prices_;
+  std::span<const std::int64_t> lengths_;
+  FractionBound bound_;
+  Board board_;
+  std::optional<Placement> best_;
+  FractionBound::Limit nearer_;  // what a better placement would have to keep
+};
+
+}  // namespace
+
+std::optional<Placement> MicrobatchPlanner::sketch(std::span<const std::int64_t> lengths) const {
+  Hunt hunt(prices_, lengths);
+  hunt.from_mix_to_mix();
+  return std::move(hunt.best());
+}
+
+std::optional<Placement> MicrobatchPlanner::plan(std::span<const std::int64_t> lengths) const {
+  Hunt hunt(prices_, lengths);
+  hunt.from_mix_to_mix();
+  if (mixes_) hunt.through(*mixes_);
+  return std::move(hunt.best());
 }
 
 void improve(const Prices& prices, std::span<const std::int64_t> lengths, Placement& placement) {

@@ -23,7 +23,7 @@ struct Placement {
   double load = 0;                  // the largest of any group
 };
 
-// Plans microbatches for one set of prices. Not for several threads at once.
+// Plans microbatches for one set of prices, which outlives it.
 class MicrobatchPlanner {
  public:
   explicit MicrobatchPlanner(const Prices& prices);
@@ -31,10 +31,13 @@ class MicrobatchPlanner {
   // All mixes, where they are few enough to look at each.
   const std::optional<std::vector<GroupMix>>& mixes() const { return mixes_; }
 
-  // Longest first into the group that is done first, with every mix that may do; best fit by memory
-  // where there is little of it; then single sequences are moved and swapped. Nothing where no
-  // placement was found: memory is short. REQUIRES: descending lengths, each of which fits a group.
-  std::optional<Placement> plan(std::span<const std::int64_t> lengths);
+  // Longest first into the group that is done first, or best fit by memory where there is little of
+  // it, with mixes one next to the other; then single sequences are moved and swapped. Nothing
+  // where no placement was found: memory is short. REQUIRES: descending lengths, each of which fits
+  // a group.
+  std::optional<Placement> sketch(std::span<const std::int64_t> lengths) const;
+  // The same with every mix that may be better, where they are few.
+  std::optional<Placement> plan(std::span<const std::int64_t> lengths) const;
 
   // An exhaustive search for a placement with a load of at most `load`, at most `nodes` steps of
   // it, which it takes away.
@@ -45,7 +48,6 @@ class MicrobatchPlanner {
  private:
   const Prices& prices_;
   std::optional<std::vector<GroupMix>> mixes_;
-  FractionBound::Limit nearer_;  // what a better placement would have to keep
 };
 
 // Moves single sequences from the slowest group to others, and swaps pairs, as long as that makes

@@ -19,7 +19,9 @@ constexpr double kFills[] = {1.0, 0.97, 0.94, 0.90};
 // A search among so few sequences ends soon enough to prove something.
 constexpr std::size_t kMostSearched = 40;
 constexpr std::int64_t kNodesToImprove = 20'000;
-constexpr std::int64_t kNodesToProve = 5'000'000;
+constexpr std::int64_t kNodesToProve = 3'000'000;
+// Sequences that are placed while the places of cuts are refined.
+constexpr std::size_t kMostSketched = 60'000;
 constexpr double kProved = 1e-3;  // how near a bound has to come to the plan
 
 // The sequences of a batch in the order in which they are cut, and what is known of any run of
@@ -40,50 +42,24 @@ class BatchPlanner {
   }
 
   PlannedBatch plan() {
-    struct Candidate {
-      Cuts cuts;
-      double least;  // seconds, at best
-    };
-    std::vector<Candidate> candidates;
-    const auto consider = [&](Cuts cuts) {
-      bool fits = !cuts.empty();
-      each(cuts, [&](Range range) { fits = fits && tokens_of(range) <= prices_.all_room(); });
-      if (!fits) return;
-      double least = 0;
-      each(cuts, [&](Range range) { least += least_of(range); });
-      candidates.push_back({std::move(cuts), least});
-    };
     const int count = static_cast<int>(ordered_.size());
     const auto full = static_cast<double>(prices_.all_room());
     const int fewest =
         std::max(1, static_cast<int>(std::ceil(static_cast<double>(tokens_) / full)));
-    Cuts best;
-    double seconds = kInfinity;
-    for (int from = fewest; best.empty() && from <= count; from += options_.trials) {
-      const int most = std::min(count, from + options_.trials - 1);
-      candidates.clear();
-      const auto consider_all = [&](std::vector<Cuts> all) {
-        for (int m = from; m <= std::min(most, static_cast<int>(all.size())); ++m)
-          consider(std::move(all[static_cast<std::size_t>(m - 1)]));
-      };
-      consider_all(cut_by_tokens(ordered_, most));
-      for (const double fill : kFills)
-        consider_all(cut_by_time(prices_, ordered_, most, fill * full));
-      std::stable_sort(candidates.begin(), candidates.end(),
-                       [](const Candidate& a, const Candidate& b) { return a.least < b.least; });
-      for (const Candidate& candidate : candidates) {
-        double all = candidate.least;  // of planned ones what they take, of others at best
-        each(candidate.cuts, [&](Range range) {
-          if (all < seconds) all += seconds_of(range) - least_of(range);
-        });
-        if (all < seconds) {
-          seconds = all;
-          best = candidate.cuts;
-        }
-      }
+    if (options_.microbatches > 0) {
+      if (options_.microbatches > count) return {};
+      try_numbers(options_.microbatches, options_.microbatches);
+      if (best_.empty()) return {};
     }
-    SLUICE_CHECK(!best.empty(), "{} sequences cannot be planned", count);
-    return planned(best);
+    for (int from = fewest; best_.empty() && from <= count; from += options_.trials)
+      try_numbers(from, std::min(count, from + options_.trials - 1));
+    SLUICE_CHECK(!best_.empty(), "{} sequences cannot be planned", count);
+    for (auto& [number, cut] : best_)
+      refine(cut);
+    const auto best = std::min_element(
+        best_.begin(), best_.end(),
+        [](const auto& a, const auto& b) { return a.second.seconds < b.second.seconds; });
+    return planned(best->second.cuts);
   }
 
  private:
@@ -97,6 +73,63 @@ class BatchPlanner {
     for (const std::size_t last : cuts) {
       visit(Range{first, last});
       first = last;
+    }
+  }
+
+  struct Cut {
+    Cuts cuts;
+    double seconds = kInfinity;  // or, while candidates are compared, what it takes at least
+  };
+
+  // Looks for the best cut into each of these numbers of microbatches.
+  void try_numbers(int from, int to) {
+    std::vector<Cut> candidates;
+    const auto consider = [&](std::vector<Cuts> all) {
+      for (int m = from; m <= std::min(to, static_cast<int>(all.size())); ++m) {
+        Cut cut{std::move(all[static_cast<std::size_t>(m - 1)]), 0};
+        bool fits = !cut.cuts.empty();
+        each(cut.cuts, [&](Range range) { fits = fits && tokens_of(range) <= prices_.all_room(); });
+        if (!fits) continue;
+        each(cut.cuts, [&](Range range) { cut.seconds += least_of(range); });
+        candidates.push_back(std::move(cut));
+      }
+    };
+    consider(cut_by_tokens(ordered_, to));
+    for (const double fill : kFills)
+      consider(cut_by_time(prices_, ordered_, to, fill * static_cast<double>(prices_.all_room())));
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [](const Cut& a, const Cut& b) { return a.seconds < b.seconds; });
+    for (Cut& cut : candidates) {
+      Cut& best = best_[cut.cuts.size()];
+      each(cut.cuts, [&](Range range) {
+        if (cut.seconds < best.seconds) cut.seconds += seconds_of(range) - least_of(range);
+      });
+      if (cut.seconds < best.seconds) best = std::move(cut);
+    }
+    std::erase_if(best_, [](const auto& entry) { return entry.second.cuts.empty(); });
+  }
+
+  // Moves the places of cuts, one after the other, by smaller and smaller steps.
+  void refine(Cut& cut) {
+    Cuts& cuts = cut.cuts;
+    for (double before = kInfinity; cut.seconds < before;) {
+      before = cut.seconds;
+      for (std::size_t m = 0; m + 1 < cuts.size(); ++m) {
+        const std::size_t first = m == 0 ? 0 : cuts[m - 1], last = cuts[m + 1];
+        for (std::size_t step = (last - first) / 4; step > 0; step /= 2)
+          for (const std::size_t to : {cuts[m] + step, cuts[m] - std::min(step, cuts[m])}) {
+            if (to <= first || to >= last || sketched_ > kMostSketched) continue;
+            const Range a{first, to}, b{to, last};
+            const double now = seconds_of({first, cuts[m]}) + seconds_of({cuts[m], last});
+            if (tokens_of(a) > prices_.all_room() || tokens_of(b) > prices_.all_room() ||
+                least_of(a) + least_of(b) >= now)
+              continue;
+            const double then = seconds_of(a) + seconds_of(b);
+            if (then >= now) continue;
+            cut.seconds -= now - then;
+            cuts[m] = to;
+          }
+      }
     }
   }
 
@@ -129,14 +162,15 @@ class BatchPlanner {
     }
     return known->second;
   }
-  const std::optional<Placement>& placement_of(Range range) {
-    const auto [known, is_new] = placements_.try_emplace(range, std::nullopt);
-    if (is_new) known->second = place(lengths_of(range));
-    return known->second;
-  }
+  // What a sketch takes, which is close to what the plan will take.
   double seconds_of(Range range) {
-    const auto& placement = placement_of(range);
-    return placement ? prices_.overhead() + placement->load : kInfinity;
+    const auto [known, is_new] = seconds_.try_emplace(range, kInfinity);
+    if (is_new) {
+      sketched_ += range.last - range.first;
+      if (const auto sketch = planner_.sketch(lengths_of(range)))
+        known->second = prices_.overhead() + sketch->load;
+    }
+    return known->second;
   }
 
   std::optional<Placement> place(const std::vector<std::int64_t>& lengths) {
@@ -180,7 +214,8 @@ class BatchPlanner {
       const std::vector<std::size_t> numbers = descending(range);
       PlannedMicrobatch& microbatch = batch.microbatches.emplace_back();
       int rank = 0;
-      for (const PlacedGroup& placed : placement_of(range)->groups) {
+      const std::optional<Placement> placement = place(lengths_of(range));
+      for (const PlacedGroup& placed : placement->groups) {
         const int degree = prices_[placed.degree].degree;
         PlannedGroup& out = microbatch.groups.emplace_back();
         out.group = {.degree = degree, .first_rank = rank, .sequences = {}};
@@ -211,7 +246,9 @@ class BatchPlanner {
   std::vector<std::int64_t> ordered_;  // their lengths
   std::int64_t tokens_ = 0;
   std::map<Range, double> least_;
-  std::map<Range, std::optional<Placement>> placements_;
+  std::map<Range, double> seconds_;
+  std::size_t sketched_ = 0;              // sequences
+  std::map<std::size_t, Cut> best_ = {};  // by number of microbatches
 };
 
 }  // namespace
@@ -256,7 +293,8 @@ std::vector<double> lower_bounds(const Cluster& cluster, std::span<const std::in
     std::sort(own.begin(), own.end(), std::greater<>());
     const FractionBound bound(prices, own);
     const double planned = microbatch.seconds - prices.overhead();
-    double low = planner.mixes() ? bound.least(*planner.mixes(), planned, 1e-4).load : bound.least(1e-4);
+    double low =
+        planner.mixes() ? bound.least(*planner.mixes(), planned, 1e-4).load : bound.least(1e-4);
     double undecided = planned;
     std::int64_t nodes = own.size() <= kMostSearched ? kNodesToProve : 0;
     while (nodes > 0 && undecided > low * (1 + kProved)) {

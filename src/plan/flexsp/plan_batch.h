@@ -31,16 +31,19 @@ struct PlannedBatch {
 };
 
 struct PlanOptions {
-  int trials = 5;      // numbers of microbatches that are tried, from the least that may do
-  bool sort = true;    // longest first, before the batch is cut
-  bool exact = false;  // every microbatch is searched to the end
+  int trials = 5;        // numbers of microbatches that are tried, from the least that may do
+  int microbatches = 0;  // so many and no others; 0: the number is chosen
+  bool sort = true;      // longest first, before the batch is cut
+  bool exact = false;    // every microbatch is searched to the end
 };
 
 // Throws UserError where a sequence is longer than the largest group holds. REQUIRES: there are
 // sequences, all of positive (padded) lengths.
 void check_lengths(const Cluster& cluster, std::span<const std::int64_t> lengths);
 
-// The fastest plan that was found. The same input gives the same plan. REQUIRES: check_lengths().
+// The fastest plan that was found. The same input gives the same plan. It has no microbatches where
+// options.microbatches cannot hold the sequences, or are more than these. REQUIRES:
+// check_lengths().
 PlannedBatch plan_batch(const Cluster& cluster, std::span<const std::int64_t> lengths,
                         const PlanOptions& options = {});
 
