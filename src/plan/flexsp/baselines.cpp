@@ -47,7 +47,7 @@ std::int64_t longest_of(std::span<const std::int64_t> lengths) {
 // What a pair (t, c) has to know of the cluster.
 struct Layout {
   int tensor, context;
-  std::int64_t capacity;     // tokens of a replica
+  std::int64_t capacity;  // tokens of a replica
   double tensor_bytes_per_s, ring_bytes_per_s;
 
   int ranks() const { return tensor * context; }
@@ -141,7 +141,7 @@ std::optional<TensorContext> tensor_context(const Cluster& cluster,
     for (int context = 1; context <= cluster.devices / tensor; context *= 2) {
       const std::optional<Layout> layout = layout_of(cluster, own, tensor, context);
       if (costs.heads % tensor != 0 || !layout) continue;
-      if (layout->capacity < std::max(longest, own.max_length)) continue;
+      if (layout->capacity < longest) continue;
       const std::vector<Bin> bins =
           best_fit_decreasing(lengths, bin_room(own.fill, layout->capacity, longest));
       const auto replicas = static_cast<std::size_t>(cluster.devices / layout->ranks());

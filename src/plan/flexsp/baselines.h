@@ -56,7 +56,6 @@ struct TensorContextCosts {
   double model_state_bytes = 0;  // of the whole model, on one device: 16 bytes a weight
   int ranks_per_node = 8;
   double fill = 0.9;
-  std::int64_t max_length = 0;  // t c devices hold so long a sequence, and the longest of the batch
 };
 
 struct TensorContext {
@@ -65,9 +64,9 @@ struct TensorContext {
   double seconds = 0;
 };
 
-// The fastest powers of two (t, c); nothing where none has memory for the longest sequence. Devices
-// have the memory that the cluster's capacity and costs stand for. t divides the heads and is at
-// most ranks_per_node. (t, c) whose bandwidth is not known are left out.
+// The fastest powers of two (t, c) for this batch; nothing where none has memory for the longest
+// sequence. Devices have the memory that the cluster's capacity and costs stand for. t divides the
+// heads and is at most ranks_per_node. (t, c) whose bandwidth is not known are left out.
 std::optional<TensorContext> tensor_context(const Cluster& cluster,
                                             std::span<const std::int64_t> lengths,
                                             const TensorContextCosts& own);

@@ -216,7 +216,7 @@ class Program {
 };
 
 Contents buckets_of(const Prices& prices, std::span<const std::int64_t> lengths,
-                     std::span<const std::size_t> numbers) {
+                    std::span<const std::size_t> numbers) {
   std::vector<std::int64_t> own;
   for (const std::size_t number : numbers)
     own.push_back(lengths[number]);
@@ -311,8 +311,8 @@ PlannedBatch plan_by_milp(const Cluster& cluster, std::span<const std::int64_t> 
   std::optional<PlannedBatch> best;
   // More where memory is too short for so few.
   int tried = 0;
-  for (int most = fewest + options.trials - 1, from = fewest; tried < options.trials && from <= count;
-       from = most + 1, most += options.trials) {
+  for (int most = fewest + options.trials - 1, from = fewest;
+       tried < options.trials && from <= count; from = most + 1, most += options.trials) {
     const std::vector<Cuts> all = cut_by_tokens(ordered, std::min(most, count));
     for (int m = from; m <= static_cast<int>(all.size()) && tried < options.trials; ++m) {
       std::optional<PlannedBatch> batch = planned(all[static_cast<std::size_t>(m - 1)]);
