@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 namespace sluice::flexsp {
 
@@ -161,6 +162,9 @@ double FractionBound::least(double tolerance) const {
   if (lengths_.empty()) return 0;
   double low = prices_.least_load(lengths_[0]), high = low;
   if (may_fit(limit(low))) return low;
+  // Memory alone may rule all out: devices that hold all tokens need not hold them in whole groups.
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  if (!may_fit(limit(kNever))) return kNever;
   while (!may_fit(limit(high)))
     high *= 2;
   while (high - low > tolerance * low) {

@@ -32,7 +32,9 @@ std::vector<int> usable_degrees(const SequenceCosts& costs, int devices, int min
 }
 
 Prices::Prices(const Cluster& cluster)
-    : devices_(cluster.devices), overhead_(cluster.costs.b1), capacity_(cluster.capacity_tokens) {
+    : devices_(cluster.devices - cluster.devices % cluster.degrees.front()),
+      overhead_(cluster.costs.b1),
+      capacity_(cluster.capacity_tokens) {
   const SequenceCosts& costs = cluster.costs;
   for (const int degree : cluster.degrees) {
     const double exchange =
