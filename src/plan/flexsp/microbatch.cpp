@@ -166,6 +166,7 @@ class Hunt {
   // next to it is better.
   void from_mix_to_mix() {
     const double least = bound_.least(kNear);
+    if (least > kMostLoad) return;  // memory rules all out
     for (std::size_t smallest = 0; smallest < prices_.size(); ++smallest) {
       std::optional<GroupMix> mix;
       for (double slack = 1; !mix && slack < 3; slack *= 1.03) {
