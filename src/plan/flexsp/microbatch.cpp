@@ -246,6 +246,27 @@ std::optional<Placement> MicrobatchPlanner::plan(std::span<const std::int64_t> l
   return std::move(hunt.best());
 }
 
+namespace {
+
+void sum_up(const Prices& prices, std::span<const std::int64_t> lengths, PlacedGroup& group) {
+  group.load = 0;
+  group.tokens = 0;
+  for (const std::size_t sequence : group.sequences) {
+    group.load += prices[group.degree].load(static_cast<double>(lengths[sequence]));
+    group.tokens += lengths[sequence];
+  }
+}
+
+}  // namespace
+
+void reprice(const Prices& prices, std::span<const std::int64_t> lengths, Placement& placement) {
+  placement.load = 0;
+  for (PlacedGroup& group : placement.groups) {
+    sum_up(prices, lengths, group);
+    placement.load = std::max(placement.load, group.load);
+  }
+}
+
 void improve(const Prices& prices, std::span<const std::int64_t> lengths, Placement& placement) {
   const auto load_of = [&](const PlacedGroup& group, std::size_t sequence) {
     return prices[group.degree].load(static_cast<double>(lengths[sequence]));
@@ -298,14 +319,8 @@ void improve(const Prices& prices, std::span<const std::int64_t> lengths, Placem
     }
     to.sequences.push_back(given);
     // Summed anew: nothing adds up, and equal groups have equal loads.
-    for (PlacedGroup* group : {&from, &to}) {
-      group->load = 0;
-      group->tokens = 0;
-      for (const std::size_t sequence : group->sequences) {
-        group->load += load_of(*group, sequence);
-        group->tokens += lengths[sequence];
-      }
-    }
+    sum_up(prices, lengths, from);
+    sum_up(prices, lengths, to);
   }
 }
 

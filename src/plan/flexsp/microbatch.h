@@ -50,6 +50,9 @@ class MicrobatchPlanner {
   std::optional<std::vector<GroupMix>> mixes_;
 };
 
+// Sums up what its groups have, for sequences of these lengths.
+void reprice(const Prices& prices, std::span<const std::int64_t> lengths, Placement& placement);
+
 // Moves single sequences from the slowest group to others, and swaps pairs, as long as that makes
 // it faster.
 void improve(const Prices& prices, std::span<const std::int64_t> lengths, Placement& placement);

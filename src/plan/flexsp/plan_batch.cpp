@@ -9,6 +9,7 @@
 
 #include "sluice/base/error.h"
 #include "sluice/base/text.h"
+#include "sluice/plan/flexsp/buckets.h"
 
 namespace sluice::flexsp {
 namespace {
@@ -22,7 +23,15 @@ constexpr std::int64_t kNodesToImprove = 20'000;
 constexpr std::int64_t kNodesToProve = 3'000'000;
 // Sequences that are placed while the places of cuts are refined.
 constexpr std::size_t kMostSketched = 60'000;
+// So many, and a batch of padded sequences loses next to nothing.
+constexpr int kBuckets = 128;
 constexpr double kProved = 1e-3;  // how near a bound has to come to the plan
+
+Buckets buckets_of(std::span<const std::int64_t> lengths, const PlanOptions& options) {
+  if (options.exact || options.bucketing == Bucketing::none) return no_buckets(lengths);
+  return options.bucketing == Bucketing::dp ? best_buckets(lengths, kBuckets)
+                                            : fixed_buckets(lengths, options.bucket_width);
+}
 
 // The sequences of a batch in the order in which they are cut, and what is known of any run of
 // them.
@@ -31,14 +40,17 @@ class BatchPlanner {
   BatchPlanner(const Cluster& cluster, std::span<const std::int64_t> lengths,
                const PlanOptions& options)
       : cluster_(cluster), prices_(cluster), planner_(prices_), options_(options) {
+    const std::vector<std::int64_t> rounded = rounded_up(lengths, buckets_of(lengths, options));
     order_.resize(lengths.size());
     std::iota(order_.begin(), order_.end(), std::size_t{0});
     if (options.sort)
       std::stable_sort(order_.begin(), order_.end(),
                        [&](std::size_t a, std::size_t b) { return lengths[a] > lengths[b]; });
-    for (const std::size_t number : order_)
-      ordered_.push_back(lengths[number]);
-    tokens_ = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+    for (const std::size_t number : order_) {
+      own_.push_back(lengths[number]);
+      ordered_.push_back(rounded[number]);
+    }
+    tokens_ = std::accumulate(rounded.begin(), rounded.end(), std::int64_t{0});
   }
 
   PlannedBatch plan() {
@@ -214,7 +226,14 @@ class BatchPlanner {
       const std::vector<std::size_t> numbers = descending(range);
       PlannedMicrobatch& microbatch = batch.microbatches.emplace_back();
       int rank = 0;
-      const std::optional<Placement> placement = place(lengths_of(range));
+      std::optional<Placement> placement = place(lengths_of(range));
+      if (own_ != ordered_) {
+        std::vector<std::int64_t> own;
+        for (const std::size_t number : numbers)
+          own.push_back(own_[number]);
+        reprice(prices_, own, *placement);
+        improve(prices_, own, *placement);
+      }
       for (const PlacedGroup& placed : placement->groups) {
         const int degree = prices_[placed.degree].degree;
         PlannedGroup& out = microbatch.groups.emplace_back();
@@ -223,8 +242,8 @@ class BatchPlanner {
         TokenSums sums;
         for (const std::size_t sequence : placed.sequences) {
           const std::size_t number = numbers[sequence];
-          sums.add(static_cast<double>(ordered_[number]));
-          out.tokens += ordered_[number];
+          sums.add(static_cast<double>(own_[number]));
+          out.tokens += own_[number];
           out.group.sequences.push_back(static_cast<std::int64_t>(order_[number]));
         }
         std::sort(out.group.sequences.begin(), out.group.sequences.end());
@@ -243,7 +262,8 @@ class BatchPlanner {
   MicrobatchPlanner planner_;
   PlanOptions options_;
   std::vector<std::size_t> order_;     // numbers of the batch
-  std::vector<std::int64_t> ordered_;  // their lengths
+  std::vector<std::int64_t> own_;      // their lengths
+  std::vector<std::int64_t> ordered_;  // ... as they are planned
   std::int64_t tokens_ = 0;
   std::map<Range, double> least_;
   std::map<Range, double> seconds_;

@@ -30,11 +30,18 @@ struct PlannedBatch {
   BatchPlan plan() const;
 };
 
+// Sequences are planned as if each were as long as the longest of its bucket, and then priced,
+// moved and swapped by their own lengths: by dynamic programming (many, with the least error), of
+// one width, or not at all.
+enum class Bucketing { dp, fixed, none };
+
 struct PlanOptions {
   int trials = 5;        // numbers of microbatches that are tried, from the least that may do
   int microbatches = 0;  // so many and no others; 0: the number is chosen
   bool sort = true;      // longest first, before the batch is cut
-  bool exact = false;    // every microbatch is searched to the end
+  bool exact = false;    // every microbatch is searched to the end; without buckets
+  Bucketing bucketing = Bucketing::dp;
+  std::int64_t bucket_width = 2048;  // of fixed ones
 };
 
 // Throws UserError where a sequence is longer than the largest group holds. REQUIRES: there are
