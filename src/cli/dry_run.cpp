@@ -110,17 +110,18 @@ std::optional<bool> fits(const DryRun& dry) {
   return capped ? std::optional(true) : std::nullopt;
 }
 
-// What the first batches of unequal sequences hold, where the table has the most that any may.
-std::string first_batches(const RunPlan& plan, const Dataset& training) {
+// What the batches after step `resumed` hold, of unequal sequences, where the table has the most
+// that any may.
+std::string next_batches(const RunPlan& plan, const Dataset& training, std::int64_t resumed) {
   constexpr std::int64_t kMostBatches = 16, kMostOps = 2'000'000;
   std::int64_t ops = 0;
   for (const Program& program : plan.schedule.programs)
     ops += std::ssize(program);
-  const std::int64_t batches = std::min(plan.config.training.steps,
+  const std::int64_t batches = std::min(plan.config.training.steps - resumed,
                                         std::clamp<std::int64_t>(kMostOps / ops, 1, kMostBatches));
   const std::int64_t size = plan.config.training.global_batch_size;
   std::int64_t tokens = 0, stash = 0;
-  for (std::int64_t number = 1; number <= batches; ++number) {
+  for (std::int64_t number = resumed + 1; number <= resumed + batches; ++number) {
     const std::vector<std::int64_t> lengths = training.lengths((number - 1) * size, number * size);
     const BatchPlan batch = batch_plan_of(plan, number, lengths);
     RunPlan step = plan_of_step(plan, batch, lengths, 0);
@@ -136,10 +137,10 @@ std::string first_batches(const RunPlan& plan, const Dataset& training) {
       stash = std::max(stash, peak);
   }
   return fmt::format(
-      "the first {} of this data: at most {} in a microbatch of a rank, and at most {} MiB of "
+      "the {} {} of this data: at most {} in a microbatch of a rank, and at most {} MiB of "
       "activations on a rank; the table has the most that any batch may need",
-      batches == 1 ? "batch" : fmt::format("{} batches", batches), counted(tokens, "token"),
-      mebibytes(static_cast<double>(stash)));
+      resumed > 0 ? "next" : "first", batches == 1 ? "batch" : fmt::format("{} batches", batches),
+      counted(tokens, "token"), mebibytes(static_cast<double>(stash)));
 }
 
 // What the data and the checkpoint say, where they are there.
@@ -150,7 +151,7 @@ std::vector<std::string> check_files(const RunPlan& plan, int rollback) {
       !path.empty() && (std::filesystem::exists(path, ignored) ||
                         std::filesystem::exists(indexed_prefix(path) + ".idx", ignored));
   if (!there) {
-    std::vector<std::string> remarks = check_before_run(plan, nullptr, rollback);
+    std::vector<std::string> remarks = check_before_run(plan, nullptr, rollback).remarks;
     remarks.push_back(path.empty() ? "data.path is not set: the data was not checked"
                                    : fmt::format("data.path is '{}', which is not here: the data "
                                                  "was not checked",
@@ -158,11 +159,11 @@ std::vector<std::string> check_files(const RunPlan& plan, int rollback) {
     return remarks;
   }
   const Datasets data = open_datasets(plan.config);
-  std::vector<std::string> remarks = check_before_run(plan, &data.training, rollback);
+  auto [resumed, remarks] = check_before_run(plan, &data.training, rollback);
   for (const std::string& note : overlong_notes(data))
     remarks.push_back(note);
-  if (plan.ragged() && plan.config.training.steps > 0)
-    remarks.push_back(first_batches(plan, data.training));
+  if (plan.ragged() && resumed < plan.config.training.steps)
+    remarks.push_back(next_batches(plan, data.training, resumed));
   return remarks;
 }
 

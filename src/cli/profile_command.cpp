@@ -60,6 +60,8 @@ ExitCode run(const Flags& flags) {
   output.format("json");  // refuses another ending
   Config config = with_chosen_backend(load_run_config(flags.file, flags.command->remaining()));
   config.parallelism.costs.clear();  // what was measured before does not matter
+  // Full microbatches are measured, however batches are planned.
+  config = without_batch_plans(std::move(config));
   const PlannedRun planned = plan_run(config);
   const RunPlan& plan = planned.plan;
   const RankDevices devices(config.cluster, own_gpu(config.comm));

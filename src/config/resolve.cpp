@@ -24,6 +24,10 @@ std::int64_t data_ranks_of(const Config& config) {
 
 bool is_ragged(const Config& config) { return config.data.packing == Packing::sequences; }
 
+bool validates(const Config& config) {
+  return config.data.validation_fraction > 0 && config.validation.interval > 0;
+}
+
 int microbatches_of(const Config& config) {
   const int given = config.parallelism.num_microbatches;
   if (given) return given;

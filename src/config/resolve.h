@@ -11,6 +11,8 @@ namespace sluice {
 
 // Sequences have lengths of their own.
 bool is_ragged(const Config& config);
+// Data is held out, and a run is validated on it.
+bool validates(const Config& config);
 
 // A copy in which every value is worked out. `sequence_length` is training.sequence_length.
 ModelConfig resolve_model(const ModelConfig& model, int sequence_length);

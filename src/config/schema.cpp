@@ -197,7 +197,8 @@ std::vector<ConfigKey> make_schema() {
        .help = "a CSV file with a schedule; overrides the name"},
       {SLUICE_KEY(parallelism, num_microbatches), .range = {0, 1 << 24},
        .help = "microbatches per step in each copy of the pipeline; must divide its share of "
-               "the global batch, except with data.packing = sequences; 0: one sequence each"},
+               "the global batch, except with data.packing = sequences; 0: one sequence each; with "
+               "flexsp.plan_file: as many as its first plan has"},
       {SLUICE_KEY(parallelism, stages_per_device), .range = {0, 1024},
        .help = "stages on each device; 0: the schedule's own number"},
       {SLUICE_KEY(parallelism, group_size), .range = {0, 1 << 26},

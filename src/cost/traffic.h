@@ -1,6 +1,7 @@
 // What a rank hands to other ranks, in elements, by what it is for.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <numeric>
@@ -43,6 +44,11 @@ class Traffic {
     for (std::size_t n = 0; n < elements_.size(); ++n)
       elements_[n] += other.elements_[n];
     return *this;
+  }
+  // Of each class at least what `other` has.
+  void raise_to(const Traffic& other) {
+    for (std::size_t n = 0; n < elements_.size(); ++n)
+      elements_[n] = std::max(elements_[n], other.elements_[n]);
   }
   bool operator==(const Traffic&) const = default;
 

@@ -17,6 +17,17 @@ std::int64_t share_of(std::int64_t total, double fraction) {
                   static_cast<std::int64_t>(std::floor(fraction * static_cast<double>(total))));
 }
 
+// The least fraction that holds one of so many out, rounded up to a short number.
+double least_fraction(std::int64_t total) {
+  double unit = 1e-3;
+  while (unit * static_cast<double>(total) > 0.1)
+    unit /= 10;
+  double fraction = std::ceil(1 / (unit * static_cast<double>(total)) - 1e-9) * unit;
+  while (share_of(total, fraction) < 1)
+    fraction += unit;
+  return fraction;
+}
+
 }  // namespace
 
 std::int64_t Sample::num_targets() const {
@@ -79,7 +90,8 @@ void Dataset::list_documents() {
     switch (options_.overlong) {
       case Overlong::error:
         throw bad_data(
-            "'{}' document {} has {} tokens: training.sequence_length is {}; raise it, or set "
+            "'{}' document {} (they count from 0) has {} tokens: training.sequence_length is {}; "
+            "raise it, or set "
             "data.overlong to drop ({} of {} documents would be left out) or to truncate (they "
             "would keep their first {} tokens)",
             source_->name(), first, length_of(first), most, num_long, all, most);
@@ -93,11 +105,18 @@ void Dataset::list_documents() {
   num_samples_ = std::ssize(documents_);
   for (const std::int64_t document : documents_)
     num_tokens_ += std::min(length_of(document), most);
-  if (num_samples_ < 1)
-    throw bad_data("'{}' has {}, of which the {} data holds none{}: a sequence is one document",
-                   source_->name(), counted(total, "document"),
-                   options_.split == Split::train ? "training" : "validation",
-                   overlong_note_.empty() ? "" : " (" + overlong_note_ + ")");
+  if (num_samples_ >= 1) return;
+  const bool train = options_.split == Split::train;
+  std::string remedy = "add documents";
+  if (!overlong_note_.empty())
+    remedy = "raise training.sequence_length, or set data.overlong = truncate";
+  else if (!train && total > 1)
+    remedy =
+        fmt::format("raise data.validation_fraction to at least {}, or set validation.interval = 0",
+                    number(least_fraction(total)));
+  throw bad_data("'{}' has {}, of which the {} data holds none{}: {}", source_->name(),
+                 counted(total, "document"), train ? "training" : "validation",
+                 overlong_note_.empty() ? "" : " (" + overlong_note_ + ")", remedy);
 }
 
 std::int64_t Dataset::longest_document() const {

@@ -36,7 +36,9 @@ at::Tensor heads_to_qkv(const at::Tensor& d_heads, TensorGroup& group, const Loc
   const at::Tensor came = group.all_to_all(by_rank(d_heads, group), TrafficClass::sequence, label);
   const std::vector<at::Tensor> ranks = by_rank(came, group);
   at::Tensor d_qkv = at::empty({ranks[0].size(0), local.qkv_dim()}, d_heads.options());
-  // Of each key head, and of each value head: what the ranks that had it computed.
+  // Where each key head was on one rank, a rank's are neighbours.
+  const bool own_keys = local.kv_heads % group.size() == 0;
+  // Else, of each key head, and of each value head: what the ranks that had it computed.
   std::vector<std::vector<at::Tensor>> pieces(static_cast<std::size_t>(2 * local.kv_heads));
   for (int rank = 0; rank < group.size(); ++rank) {
     const at::Tensor& theirs = ranks[static_cast<std::size_t>(rank)];
@@ -44,13 +46,20 @@ at::Tensor heads_to_qkv(const at::Tensor& d_heads, TensorGroup& group, const Loc
     d_qkv.narrow(1, share.first_head * width, share.heads * width)
         .copy_(theirs.narrow(1, 0, share.heads * width));
     std::int64_t column = share.heads * width;
+    if (own_keys) {
+      const std::int64_t first = share.kv_heads.front() * width,
+                         columns = std::ssize(share.kv_heads) * width;
+      d_qkv.narrow(1, keys + first, columns).copy_(theirs.narrow(1, column, columns));
+      d_qkv.narrow(1, values + first, columns).copy_(theirs.narrow(1, column + columns, columns));
+      continue;
+    }
     for (const std::int64_t first : {std::int64_t{0}, local.kv_heads})
       for (const std::int64_t head : share.kv_heads) {
         pieces[static_cast<std::size_t>(first + head)].push_back(theirs.narrow(1, column, width));
         column += width;
       }
   }
-  for (std::int64_t head = 0; head < local.kv_heads; ++head) {
+  for (std::int64_t head = 0; !own_keys && head < local.kv_heads; ++head) {
     d_qkv.narrow(1, keys + head * width, width)
         .copy_(sum_in_order(pieces[static_cast<std::size_t>(head)]));
     d_qkv.narrow(1, values + head * width, width)

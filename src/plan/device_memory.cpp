@@ -1,26 +1,38 @@
 #include "sluice/plan/device_memory.h"
 
+#include <algorithm>
+#include <optional>
 #include <set>
 
 #include "sluice/run/memory.h"
 #include "sluice/run/op_costs.h"
+#include "sluice/run/step_kinds.h"
 #include "sluice/run/workspace.h"
 #include "sluice/sim/memory_replay.h"
 
 namespace sluice {
 namespace {
 
+OpCosts difference(const OpCosts& one, const OpCosts& none) {
+  OpCosts costs;
+  costs.after_f = one.after_f - none.after_f;
+  costs.after_i = one.after_i - none.after_i;
+  costs.kv = one.kv - none.kv;
+  costs.kv_gradient = one.kv_gradient - none.kv_gradient;
+  return costs;
+}
+
 // Bytes of the ops of one stage alone, one layer of it or its ends.
 Costs of_stage(const Costs& with_layer, const Costs& ends, int stage) {
   Costs out(ends.num_stages(), ends.num_slices());
-  for (int slice = 0; slice < ends.num_slices(); ++slice) {
-    const OpCosts &one = with_layer.at(stage, slice), &none = ends.at(stage, slice);
-    OpCosts& costs = out.at(stage, slice);
-    costs.after_f = one.after_f - none.after_f;
-    costs.after_i = one.after_i - none.after_i;
-    costs.kv = one.kv - none.kv;
-    costs.kv_gradient = one.kv_gradient - none.kv_gradient;
-  }
+  for (int slice = 0; slice < ends.num_slices(); ++slice)
+    out.at(stage, slice) = difference(with_layer.at(stage, slice), ends.at(stage, slice));
+  std::vector<OpCosts> table;
+  for (int m = 0; m < ends.num_microbatches(); ++m)
+    for (int s = 0; s < ends.num_stages(); ++s)
+      table.push_back(s == stage ? difference(with_layer.of(m, s, 0), ends.of(m, s, 0))
+                                 : OpCosts());
+  if (!table.empty()) out.set_microbatches(std::move(table));
   return out;
 }
 
@@ -59,7 +71,14 @@ std::vector<StashMoment> moments_of(const Schedule& schedule, std::size_t device
 }  // namespace
 
 std::vector<DeviceMemory> memory_of_devices(RunPlan plan) {
-  const std::vector<std::int64_t> buffers = buffer_bytes(plan);
+  std::optional<RunPlan> validation = validation_of_planned(plan);
+  take_largest_shares(plan);
+  std::vector<std::int64_t> buffers = buffer_bytes(plan);
+  if (validation) {
+    const std::vector<std::int64_t> theirs = buffer_bytes(*validation);
+    for (std::size_t d = 0; d < buffers.size(); ++d)
+      buffers[d] = std::max(buffers[d], theirs[d]);
+  }
   const auto num_stages = static_cast<std::size_t>(plan.schedule.num_stages());
   const auto held = [](const RunPlan& run, const std::vector<int>& stages) {
     const WeightBytes bytes = weight_bytes(run, stages);
@@ -70,6 +89,7 @@ std::vector<DeviceMemory> memory_of_devices(RunPlan plan) {
   RunPlan with_layers = plan, with_more = plan;
   with_layers.layers_per_stage.assign(num_stages, 1);
   with_more.layers_per_stage.assign(num_stages, 2);
+  if (validation) validation->layers_per_stage = with_layers.layers_per_stage;
   const Costs none = byte_costs(plan), one = byte_costs(with_layers);
   std::vector<DeviceMemory> out;
   for (std::size_t d = 0; d < plan.schedule.programs.size(); ++d) {
@@ -79,7 +99,10 @@ std::vector<DeviceMemory> memory_of_devices(RunPlan plan) {
     // gathered.
     const double first = held(with_layers, stages), more = held(with_more, stages) - first;
     memory.fixed =
-        first - more + static_cast<double>(buffers[d] + workspace_bytes(with_layers, stages));
+        first - more +
+        static_cast<double>(buffers[d] + std::max(workspace_bytes(with_layers, stages),
+                                                  validation ? workspace_bytes(*validation, stages)
+                                                             : std::int64_t{0}));
     if (!stages.empty()) memory.per_layer = more / static_cast<double>(stages.size());
     memory.moments = moments_of(plan.schedule, d, stages, one, none);
   }

@@ -7,6 +7,7 @@
 #include "sluice/cost/profiled_slices.h"
 #include "sluice/plan/balance.h"
 #include "sluice/plan/searched_schedule.h"
+#include "sluice/run/step_kinds.h"
 #include "sluice/schedule/generators/generator.h"
 
 namespace sluice {
@@ -40,40 +41,59 @@ std::vector<std::int64_t> balanced_slices(const Config& config) {
 std::shared_ptr<BatchPlans> read_batch_plans(Config& config) {
   const std::string& path = config.flexsp.plan_file;
   if (path.empty()) return nullptr;
-  const BatchLimits limits{config.training.global_batch_size,
-                           static_cast<int>(data_ranks_of(config)),
-                           config.model.heads / config.parallelism.tensor_parallel_degree};
+  const MeshShape mesh = mesh_of(config);
+  const BatchLimits limits{config.training.global_batch_size, mesh.data(),
+                           config.model.heads / mesh.tensor};
   auto plans = std::make_shared<BatchPlans>();
   plans->name = path;
   plans->steps = parse_batch_plans(read_text(path, kMaxBatchPlanBytes), path, limits);
+  count_shares(*plans, mesh, config.training.sequence_length);
   int& microbatches = config.parallelism.num_microbatches;
   if (microbatches == 0) microbatches = plans->steps.begin()->second.plan.num_microbatches();
   return plans;
 }
 
+// Calls `make`, which makes a schedule for the number of microbatches of a planned step. The
+// configuration did not set that number, so its errors name the step.
+template <typename Make>
+auto made_for_step(const BatchPlans& plans, std::int64_t step, const Config& config,
+                   const Make& make) {
+  const int count = config.parallelism.num_microbatches;
+  const std::string key = fmt::format("parallelism.num_microbatches is {}: ", count);
+  try {
+    return make();
+  } catch (const UserError& error) {
+    const std::string_view why = error.what();
+    throw UserError(
+        fmt::format("{}: step {} has {}: {}", plans.name, step, counted(count, "microbatch"),
+                    why.starts_with(key) ? why.substr(key.size()) : why),
+        error.code());
+  }
+}
+
+// A schedule as the plan's, for another number of microbatches.
+Schedule schedule_with(const RunPlan& plan, const RunTimes& times, const Config& config) {
+  if (const std::string& csv = config.parallelism.pipeline_parallel_schedule_csv; !csv.empty())
+    throw user_error(
+        "the schedule in {} has {}, and no other number; plan as many, or name a schedule", csv,
+        plan.schedule.num_microbatches);
+  RunPlan other = make_plan(config, first_schedule(config));
+  other.batch_plans = plan.batch_plans;
+  std::vector<std::string> notes;  // those of the plan itself are enough
+  if (is_searched(config)) search_schedule(other, times, notes);
+  return std::move(other.schedule);
+}
+
 // Schedules for the other numbers of microbatches that batch plans have.
-void add_schedules(const RunPlan& plan, BatchPlans& plans) {
+void add_schedules(const RunPlan& plan, const RunTimes& times, BatchPlans& plans) {
   for (const auto& [step, batch] : plans.steps) {
     const int count = batch.plan.num_microbatches();
     if (count == plan.schedule.num_microbatches || plans.schedules.contains(count)) continue;
-    const auto refused = [&, step = step](std::string_view why) {
-      return user_error("{}: step {} has {}: {}", plans.name, step, counted(count, "microbatch"),
-                        why);
-    };
-    const std::string& csv = plan.config.parallelism.pipeline_parallel_schedule_csv;
-    if (!csv.empty())
-      throw refused(
-          fmt::format("the schedule in {} has {}, and no other number; plan as many, or "
-                      "name a schedule",
-                      csv, plan.schedule.num_microbatches));
     Config config = plan.config;
-    config.flexsp.plan_file.clear();
     config.parallelism.num_microbatches = count;
-    try {
-      plans.schedules.emplace(count, plan_run(config).plan.schedule);
-    } catch (const UserError& error) {
-      throw refused(error.what());
-    }
+    plans.schedules.emplace(count, made_for_step(plans, step, config, [&] {
+                              return schedule_with(plan, times, config);
+                            }));
   }
 }
 
@@ -89,7 +109,18 @@ PlannedRun plan_open_run(const Config& given) {
     const std::vector<std::int64_t> balanced = balanced_slices(resolved);
     sizes = {SliceRule::list, {balanced.begin(), balanced.end()}};
   }
-  Schedule schedule = first_schedule(resolved);
+  const bool as_planned = batch_plans && given.parallelism.num_microbatches == 0;
+  const auto first = [&] {
+    Schedule schedule = first_schedule(resolved);
+    if (schedule.num_microbatches != resolved.parallelism.num_microbatches && as_planned)
+      throw user_error("the schedule in {} has {}; plan as many, or name a schedule",
+                       resolved.parallelism.pipeline_parallel_schedule_csv,
+                       schedule.num_microbatches);
+    return schedule;
+  };
+  Schedule schedule =
+      as_planned ? made_for_step(*batch_plans, batch_plans->steps.begin()->first, resolved, first)
+                 : first();
   LayersPerStage& layers = resolved.parallelism.layers_per_stage;
   const LayersPerStage wanted = layers;
   PlannedRun run;
@@ -104,6 +135,12 @@ PlannedRun plan_open_run(const Config& given) {
   run.times = run_times(run.plan);
   if (!run.times.note.empty()) run.notes.push_back(run.times.note);
   return run;
+}
+
+Config without_batch_plans(Config config) {
+  if (config.parallelism.num_microbatches == 0) read_batch_plans(config);
+  config.flexsp.plan_file.clear();
+  return config;
 }
 
 PlannedRun plan_run(const Config& config) {
@@ -131,7 +168,7 @@ PlannedRun plan_run(const Config& config) {
   if (is_searched(plan.config)) search_schedule(plan, run.times, run.notes);
   if (plan.batch_plans) {
     auto plans = std::make_shared<BatchPlans>(*plan.batch_plans);
-    add_schedules(plan, *plans);
+    add_schedules(plan, run.times, *plans);
     plan.batch_plans = std::move(plans);
   }
   plan.peak_stash_bytes = predicted_peaks(plan);

@@ -20,6 +20,10 @@ struct PlannedRun {
 // invalid or cannot be trained with. REQUIRES: comm.backend is chosen (run/launch.h).
 PlannedRun plan_run(const Config& config);
 
+// The same run with batches that are dealt, in as many microbatches: those that batch plans give it
+// where it sets no number itself. Throws as plan_run for a file that has to be read for that.
+Config without_batch_plans(Config config);
+
 // The same with layers that are still to be dealt: layers_per_stage holds zeros, and no peaks are
 // predicted.
 PlannedRun plan_open_run(const Config& config);

@@ -1,37 +1,69 @@
 #include "sluice/plan/run_memory.h"
 
+#include <algorithm>
+
 #include "sluice/run/memory.h"
+#include "sluice/run/step_kinds.h"
 #include "sluice/run/step_traffic.h"
 #include "sluice/run/workspace.h"
 
 namespace sluice {
+namespace {
+
+void raise(std::int64_t& value, std::int64_t to) { value = std::max(value, to); }
+
+// What weights take: gathered ones by the programs that gather them.
+void add_weights(const RunPlan& plan, RankMemory& rank) {
+  const WeightBytes held = weight_bytes(plan, rank.stages);
+  const BesideWeights beside = beside_weights(plan, held);
+  raise(rank.weights, held.weights);
+  raise(rank.gradients, held.gradients);
+  raise(rank.optimizer, held.optimizer);
+  raise(rank.reduction, beside.reduction);
+  raise(rank.rollback, beside.rollback);
+}
+
+void add_traffic(const RunPlan& plan, int device, RankMemory& rank) {
+  rank.traffic.raise_to(step_traffic(plan, device));
+  if (!plan.sharded()) return;
+  RunPlan states = plan;
+  states.config.parallelism.sharding = Sharding::states;
+  if (!rank.states_traffic) rank.states_traffic.emplace();
+  rank.states_traffic->raise_to(step_traffic(states, device));
+}
+
+// What messages and temporaries take.
+void add_room(const RunPlan& plan, std::vector<RankMemory>& ranks) {
+  const std::vector<std::int64_t> buffers = buffer_bytes(plan);
+  for (std::size_t d = 0; d < ranks.size(); ++d) {
+    raise(ranks[d].buffers, buffers[d]);
+    raise(ranks[d].workspace, workspace_bytes(plan, ranks[d].stages));
+  }
+}
+
+}  // namespace
 
 std::vector<RankMemory> memory_by_rank(const RunPlan& plan) {
-  const std::vector<std::int64_t> buffers = buffer_bytes(plan);
-  std::optional<RunPlan> states;
-  if (plan.sharded()) states.emplace(plan).config.parallelism.sharding = Sharding::states;
   std::vector<RankMemory> ranks(static_cast<std::size_t>(plan.schedule.num_devices()));
   for (int rank = 0; rank < plan.mesh.size(); ++rank)
     ranks[static_cast<std::size_t>(place_of(rank, plan.mesh).pipeline)].ranks.push_back(rank);
   for (std::size_t d = 0; d < ranks.size(); ++d) {
     RankMemory& rank = ranks[d];
-    const int device = static_cast<int>(d);
-    rank.stages = plan.stages_of(device);
+    rank.stages = plan.stages_of(static_cast<int>(d));
     for (const int stage : rank.stages)
       rank.layers.push_back(plan.layers_per_stage[static_cast<std::size_t>(stage)]);
-    const WeightBytes held = weight_bytes(plan, rank.stages);
-    rank.weights = held.weights;
-    rank.gradients = held.gradients;
-    rank.optimizer = held.optimizer;
     rank.stash = plan.peak_stash_bytes[d];
-    rank.buffers = buffers[d];
-    const BesideWeights beside = beside_weights(plan, held);
-    rank.reduction = beside.reduction;
-    rank.rollback = beside.rollback;
-    rank.traffic = step_traffic(plan, device);
-    if (states) rank.states_traffic = step_traffic(*states, device);
-    rank.workspace = workspace_bytes(plan, rank.stages);
   }
+  int microbatches = 0;  // of the step before
+  for_step_kinds(plan, [&](const RunPlan& step) {
+    add_room(step, ranks);
+    for (std::size_t d = 0; d < ranks.size(); ++d) {
+      add_traffic(step, static_cast<int>(d), ranks[d]);
+      if (step.schedule.num_microbatches != microbatches) add_weights(step, ranks[d]);
+    }
+    microbatches = step.schedule.num_microbatches;
+  });
+  if (const auto validation = validation_of_planned(plan)) add_room(*validation, ranks);
   return ranks;
 }
 

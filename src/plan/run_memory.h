@@ -30,7 +30,8 @@ struct RankMemory {
   std::int64_t total() const { return held() + stash + buffers + workspace + reduction + rollback; }
 };
 
-// By device of the pipeline. REQUIRES: the plan's peaks are predicted.
+// By device of the pipeline. With planned batches: the most that any step needs, all sequences
+// being as long as they may be, or a validation. REQUIRES: the plan's peaks are predicted.
 std::vector<RankMemory> memory_by_rank(const RunPlan& plan);
 
 }  // namespace sluice

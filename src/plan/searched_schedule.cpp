@@ -12,6 +12,7 @@
 #include "sluice/config/resolve.h"
 #include "sluice/plan/run_memory.h"
 #include "sluice/run/op_costs.h"
+#include "sluice/run/step_kinds.h"
 #include "sluice/schedule/generators/generator.h"
 #include "sluice/schedule/text_format.h"
 #include "sluice/schedule/transforms/reductions.h"
@@ -69,6 +70,7 @@ struct Candidate {
 
 // `plan` with fewer microbatches of the same sequences.
 RunPlan with_microbatches(RunPlan plan, int microbatches) {
+  plan = for_search(std::move(plan), microbatches);
   Config& config = plan.config;
   config.training.global_batch_size =
       static_cast<int>(plan.sequences() * plan.mesh.data() * microbatches);
@@ -79,8 +81,8 @@ RunPlan with_microbatches(RunPlan plan, int microbatches) {
 
 class Search {
  public:
-  Search(RunPlan plan, const RunTimes& times)
-      : plan_(std::move(plan)),
+  Search(const RunPlan& plan, const RunTimes& times)
+      : plan_(for_search(plan, plan.schedule.num_microbatches)),
         times_(times),
         options_(generator_options(plan_.config.parallelism)) {
     options_.stage_times = stage_times(plan_, times.parts);
@@ -272,9 +274,12 @@ Schedule first_schedule(const Config& config) {
 }
 
 std::vector<std::int64_t> predicted_peaks(const RunPlan& plan) {
-  std::vector<std::int64_t> peaks;
-  for (const DeviceResult& device : simulate(plan.schedule, byte_costs(plan)).devices)
-    peaks.push_back(static_cast<std::int64_t>(device.peak_bytes));
+  std::vector<std::int64_t> peaks(static_cast<std::size_t>(plan.schedule.num_devices()), 0);
+  for_step_kinds(plan, [&](const RunPlan& step) {
+    const Simulation simulation = simulate(step.schedule, byte_costs(step));
+    for (std::size_t d = 0; d < peaks.size(); ++d)
+      peaks[d] = std::max(peaks[d], static_cast<std::int64_t>(simulation.devices[d].peak_bytes));
+  });
   return peaks;
 }
 

@@ -22,7 +22,8 @@ Schedule first_schedule(const Config& config);
 // fits, naming the least cap that would do. REQUIRES: is_searched(plan.config); the plan's layers.
 void search_schedule(RunPlan& plan, const RunTimes& times, std::vector<std::string>& notes);
 
-// What each device stashes at its peak, in bytes, as the simulator predicts it.
+// What each device stashes at its peak, in bytes, as the simulator predicts it. With planned
+// batches: in any step whose schedule is made already, all sequences being as long as they may be.
 std::vector<std::int64_t> predicted_peaks(const RunPlan& plan);
 
 }  // namespace sluice

@@ -55,12 +55,19 @@ std::vector<TrafficClass> moving(const std::vector<RankMemory>& ranks) {
   return out;
 }
 
-// The classes in which sharded parameters and sharded states differ, where there are both.
+// The classes in which sharded parameters and sharded states may differ, where there are both:
+// gradients that tensor ranks add up (norm) only do where shard ranks divide them.
 std::vector<TrafficClass> differing(const std::vector<RankMemory>& ranks) {
+  const auto any = [&](const auto& holds) {
+    return std::any_of(ranks.begin(), ranks.end(), holds);
+  };
   std::vector<TrafficClass> out;
-  for (const TrafficClass kind : {TrafficClass::gradient, TrafficClass::parameter})
-    if (std::any_of(ranks.begin(), ranks.end(),
-                    [](const RankMemory& rank) { return rank.states_traffic.has_value(); }))
+  for (const TrafficClass kind :
+       {TrafficClass::gradient, TrafficClass::parameter, TrafficClass::norm})
+    if (any([&](const RankMemory& rank) {
+          return rank.states_traffic && (kind != TrafficClass::norm ||
+                                         rank.states_traffic->of(kind) != rank.traffic.of(kind));
+        }))
       out.push_back(kind);
   return out;
 }

@@ -43,7 +43,7 @@ struct TokenShare {
 
   TokenShare() = default;
   TokenShare(std::int64_t count, int ranks = 1) : tokens(count), degree(ranks) {}
-  bool operator==(const TokenShare&) const = default;
+  auto operator<=>(const TokenShare&) const = default;
 };
 
 // The next multiple, or the number itself.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -68,11 +69,23 @@ SequenceGroup group_in(const Json& object, const std::string& where) {
   return group;
 }
 
+// 64 digits, in small letters.
+std::string sha256_in(const Members& members, const char* name) {
+  std::string digits = members.text(name);
+  std::transform(digits.begin(), digits.end(), digits.begin(), [](char c) {
+    return 'A' <= c && c <= 'F' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  if (digits.size() != 64 || digits.find_first_not_of("0123456789abcdef") != std::string::npos)
+    throw bad_data("the plan.{} is {}: needs 64 hexadecimal digits", name,
+                   json_quote(members.text(name)));
+  return digits;
+}
+
 std::pair<std::int64_t, PlannedBatch> batch_in(std::string_view line) {
   const Json json = parse_strict_json(line);
   const Members members(json, "the plan", {"step", "lengths_sha256", "microbatches"});
   PlannedBatch batch;
-  batch.lengths_sha256 = members.text("lengths_sha256");
+  batch.lengths_sha256 = sha256_in(members, "lengths_sha256");
   const Json& microbatches = members.list("microbatches");
   for (std::size_t m = 0; m < microbatches.size(); ++m) {
     const Members microbatch(microbatches[m], fmt::format("microbatches[{}]", m), {"groups"});

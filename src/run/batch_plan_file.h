@@ -16,7 +16,7 @@ inline constexpr std::size_t kMaxBatchPlanBytes = std::size_t{1} << 30;
 
 struct PlannedBatch {
   BatchPlan plan;
-  std::string lengths_sha256;  // of lengths_text() of the batch it was made for
+  std::string lengths_sha256;  // of lengths_text() of the batch it was made for, small letters
 };
 
 // By step, from 1.

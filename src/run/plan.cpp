@@ -64,21 +64,19 @@ TokenShare RunPlan::share(int microbatch, int slice) const {
     return sequences() * (schedule.slice_sizes.empty()
                               ? length
                               : schedule.slice_sizes[static_cast<std::size_t>(slice)]);
-  TokenShare most = padded_to(sequences() * length, mesh.tensor);
-  if (!batch_plans) return most;
-  // Sequences of planned batches may all be as long as the longest; bytes grow with tokens and with
-  // the degree.
-  most = {};
-  for (const auto& [step, batch] : batch_plans->steps)
-    for (const auto& groups : batch.plan.microbatches)
-      for (const SequenceGroup& group : groups) {
-        const std::int64_t tokens = std::ssize(group.sequences) * length;
-        most.tokens =
-            std::max(most.tokens,
-                     padded_to(tokens, std::int64_t{group.degree} * mesh.tensor) / group.degree);
-        if (tokens > 0) most.degree = std::max(most.degree, group.degree);
-      }
-  return most;
+  return batch_plans ? batch_plans->most : padded_to(sequences() * length, mesh.tensor);
+}
+
+const Schedule& RunPlan::schedule_of(int num_microbatches) const {
+  SLUICE_CHECK(has_schedule(num_microbatches), "no schedule for {} microbatches", num_microbatches);
+  return num_microbatches == schedule.num_microbatches
+             ? schedule
+             : batch_plans->schedules.at(num_microbatches);
+}
+
+bool RunPlan::has_schedule(int num_microbatches) const {
+  return num_microbatches == schedule.num_microbatches ||
+         (batch_plans && batch_plans->schedules.contains(num_microbatches));
 }
 
 TokenShare RunPlan::largest_share(int slice) const {

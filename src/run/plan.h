@@ -23,6 +23,11 @@ namespace sluice {
 struct BatchPlans {
   std::string name;  // the file
   PlannedBatches steps;
+  // What data ranks may have of the microbatches, counted once (count_shares, run/step_kinds.h): of
+  // any microbatch; and, by number of microbatches, lists by microbatch, one for each way in which
+  // steps and ranks differ.
+  TokenShare most;
+  std::map<int, std::vector<std::vector<TokenShare>>> shares;
   // Steps may have different numbers of microbatches: the schedule of each, lowered and proved, by
   // its number. The run's own is not among them.
   std::map<int, Schedule> schedules;
@@ -55,6 +60,9 @@ struct RunPlan {
   TokenShare largest_share(int slice) const;
   // What a microbatch holds, in words.
   std::string microbatch_text() const;
+  // The schedule of steps with so many microbatches. REQUIRES: there is one.
+  const Schedule& schedule_of(int num_microbatches) const;
+  bool has_schedule(int num_microbatches) const;
   StageLayers layers_of(int stage) const;
   // The stages of a device, ascending, each once: with two pipes it may hold both copies of one.
   std::vector<int> stages_of(int device) const;

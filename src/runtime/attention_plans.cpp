@@ -2,11 +2,38 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 
+#include "sluice/cost/head_share.h"
 #include "sluice/cuda/device.h"
 #include "sluice/model/attention_packed.h"
 
 namespace sluice {
+
+namespace {
+
+// The heads that a tensor rank may attend with: all its own, and its share of them for each degree
+// that is planned. Shares of the same size need the same plans.
+std::vector<LocalShape> attended_shapes(const RunPlan& plan) {
+  const LocalShape local = local_shape(plan.shape, plan.mesh.tensor);
+  std::set<int> degrees = {1};
+  if (plan.batch_plans)
+    for (const auto& [step, batch] : plan.batch_plans->steps)
+      for (const auto& groups : batch.plan.microbatches)
+        for (const SequenceGroup& group : groups)
+          degrees.insert(group.degree);
+  std::vector<LocalShape> shapes;
+  for (const int degree : degrees) {
+    LocalShape& shape = shapes.emplace_back(local);
+    if (degree == 1) continue;
+    const HeadShare share = head_share(local, degree, 0);
+    shape.heads = share.heads;
+    shape.kv_heads = std::ssize(share.kv_heads);
+  }
+  return shapes;
+}
+
+}  // namespace
 
 std::string AttentionPlans::line() const {
   return fmt::format(
@@ -26,10 +53,12 @@ AttentionPlans make_attention_plans(const RunPlan& plan, const Machine& machine,
   const auto last = std::lower_bound(lengths.begin(), lengths.end(), longest);
   if (last != lengths.end()) lengths.erase(last + 1, lengths.end());
   const auto start = std::chrono::steady_clock::now();
-  make_attention_plans(lengths, local_shape(plan.shape, tensor_ranks), kind.values());
+  const std::vector<LocalShape> shapes = attended_shapes(plan);
+  for (const LocalShape& shape : shapes)
+    make_attention_plans(lengths, shape, kind.values());
   cuda::synchronize();
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-  return {.count = 2 * static_cast<int>(lengths.size()),
+  return {.count = 2 * static_cast<int>(lengths.size() * shapes.size()),
           .shortest = lengths.front(),
           .longest = lengths.back(),
           .seconds = taken.count()};

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "sluice/base/error.h"
+#include "sluice/config/resolve.h"
 
 namespace sluice {
 namespace {
@@ -58,7 +59,7 @@ Datasets open_datasets(const Config& config) {
                          .seed = static_cast<std::uint64_t>(config.debug.seed)};
   if (config.model.shape == ModelFamily::bert) options.masks = masks_of(config, *source);
   Datasets datasets{.training = Dataset(source, options), .held_out = std::nullopt};
-  if (config.data.validation_fraction > 0 && config.validation.interval > 0) {
+  if (validates(config)) {
     options.split = Split::validation;
     options.shuffle = false;
     datasets.held_out.emplace(source, options);

@@ -1,39 +1,65 @@
 #include "sluice/runtime/planned_batch.h"
 
+#include <algorithm>
+
 #include "sluice/base/error.h"
 #include "sluice/runtime/files/sha256.h"
 
 namespace sluice {
 
+namespace {
+
+const PlannedBatch& planned_step(const RunPlan& plan, std::int64_t step) {
+  const BatchPlans& plans = *plan.batch_plans;
+  const auto found = plans.steps.find(step);
+  if (found == plans.steps.end())
+    throw bad_data(
+        "{}: has no plan for step {}; its last one is for step {}: plan every step up to "
+        "training.steps, which is {}, or lower that",
+        plans.name, step, plans.steps.rbegin()->first, plan.config.training.steps);
+  return found->second;
+}
+
+}  // namespace
+
 BatchPlan batch_plan_of(const RunPlan& plan, std::int64_t step,
                         std::span<const std::int64_t> lengths) {
   if (!plan.batch_plans)
     return deal_longest_first(lengths, plan.schedule.num_microbatches, plan.mesh.data());
-  const BatchPlans& plans = *plan.batch_plans;
-  const auto found = plans.steps.find(step);
-  if (found == plans.steps.end())
-    throw bad_data("{}: has no plan for step {}; its last one is for step {}", plans.name, step,
-                   plans.steps.rbegin()->first);
+  const PlannedBatch& planned = planned_step(plan, step);
   const std::string is = sha256_hex(lengths_text(lengths));
-  if (is != found->second.lengths_sha256)
+  if (is != planned.lengths_sha256)
     throw bad_data(
         "{}: the plan for step {} is of another batch: lengths_sha256 is {}, and that of this "
         "batch's lengths is {}; replay it with the data, data.overlong, debug.seed and "
         "training.global_batch_size that it was made for",
-        plans.name, step, found->second.lengths_sha256, is);
-  return found->second.plan;
+        plan.batch_plans->name, step, planned.lengths_sha256, is);
+  return planned.plan;
 }
 
-const Schedule& schedule_of(const RunPlan& plan, int num_microbatches) {
-  return num_microbatches == plan.schedule.num_microbatches
-             ? plan.schedule
-             : plan.batch_plans->schedules.at(num_microbatches);
+std::string check_batch_plans(const RunPlan& plan, const Dataset* training, std::int64_t resumed) {
+  constexpr std::int64_t kMostSequences = 2'000'000;  // about a second
+  if (!plan.batch_plans) return "";
+  const std::int64_t last = plan.config.training.steps;
+  for (std::int64_t step = resumed + 1; step <= last; ++step)
+    planned_step(plan, step);
+  if (!training) return "";
+  const std::int64_t size = plan.config.training.global_batch_size;
+  const std::int64_t end =
+      std::min(last, resumed + std::max<std::int64_t>(kMostSequences / size, 1));
+  for (std::int64_t step = resumed + 1; step <= end; ++step)
+    batch_plan_of(plan, step, training->lengths((step - 1) * size, step * size));
+  if (end >= last) return "";
+  return fmt::format(
+      "{}: the plans up to step {} are of this data; those after it are checked when their steps "
+      "come",
+      plan.batch_plans->name, end);
 }
 
 RunPlan plan_of_step(const RunPlan& plan, const BatchPlan& batch,
                      std::span<const std::int64_t> lengths, int data_rank) {
   RunPlan step = plan;
-  step.schedule = schedule_of(plan, batch.num_microbatches());
+  step.schedule = plan.schedule_of(batch.num_microbatches());
   step.shares = token_shares(batch, lengths, data_rank, plan.mesh.tensor);
   return step;
 }

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
+#include "sluice/data/dataset.h"
 #include "sluice/run/plan.h"
 
 namespace sluice {
@@ -14,8 +16,10 @@ namespace sluice {
 BatchPlan batch_plan_of(const RunPlan& plan, std::int64_t step,
                         std::span<const std::int64_t> lengths);
 
-// The run's schedule for so many microbatches. REQUIRES: it has one.
-const Schedule& schedule_of(const RunPlan& plan, int num_microbatches);
+// Whether the run can take all steps after `resumed`: throws what batch_plan_of would throw for any
+// of them. Lengths are compared as far as that is quick; the return value then says which were not.
+// "": all were. `training` may be null: lengths are not known.
+std::string check_batch_plans(const RunPlan& plan, const Dataset* training, std::int64_t resumed);
 
 // The run as it is in one step, on one data rank: schedule and shares are those of `batch`.
 RunPlan plan_of_step(const RunPlan& plan, const BatchPlan& batch,

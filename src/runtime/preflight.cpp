@@ -8,6 +8,7 @@
 #include "sluice/base/error.h"
 #include "sluice/cost/parameters.h"
 #include "sluice/runtime/files/checkpoint_folder.h"
+#include "sluice/runtime/planned_batch.h"
 #include "sluice/runtime/weights/saved_model.h"
 #include "sluice/runtime/weights/saved_tensors.h"
 
@@ -89,20 +90,21 @@ void check_writable(const std::string& folder) {
   if (::access(path.c_str(), W_OK | X_OK) != 0) throw file_error("write to", path, errno);
 }
 
-std::vector<std::string> check_before_run(const RunPlan& plan, const Dataset* training,
-                                          int rollback) {
+BeforeRun check_before_run(const RunPlan& plan, const Dataset* training, int rollback) {
   const Config& config = plan.config;
-  std::vector<std::string> remarks;
-  const std::int64_t step = check_checkpoint(plan, rollback, remarks);
+  BeforeRun before;
+  const std::int64_t step = before.resumed = check_checkpoint(plan, rollback, before.remarks);
   const std::int64_t batch = config.training.global_batch_size;
   if (training) check_batch(*training, step * batch, batch);
+  if (const std::string note = check_batch_plans(plan, training, step); !note.empty())
+    before.remarks.push_back(note);
   if (!config.checkpoint.folder.empty()) {
     // The latest one is where the run would start.
     if (config.checkpoint.load != "latest") check_start_step(config.checkpoint.folder, step);
     check_writable(config.checkpoint.folder);
   }
   if (!config.metrics.folder.empty()) check_writable(config.metrics.folder);
-  return remarks;
+  return before;
 }
 
 }  // namespace sluice

@@ -107,7 +107,7 @@ Boundary Trainer::boundary() {
 Trainer::Execution& Trainer::execution_of(int num_microbatches) {
   Execution& execution = executions_[num_microbatches];
   if (execution.executor) return execution;
-  const Schedule& schedule = schedule_of(plan_, num_microbatches);
+  const Schedule& schedule = plan_.schedule_of(num_microbatches);
   execution.executor = std::make_unique<Executor>(schedule, local_, *pipeline_, boundary());
   execution.executor->set_hooks({.reduce = [this](int stage) { sums_->begin(stage); },
                                  .poll = [this] { deferral_->poll(); }});

@@ -163,6 +163,10 @@ class Loop {
     if (leads && trainer_.plans().count > 0) run.on_note(trainer_.plans().line());
     Resumed resumed = load_checkpoint(config_, run.rollback, world, trainer_, run.on_note);
     last_step_ = resumed.step;
+    if (leads)
+      if (const std::string note = check_batch_plans(run.plan, &run.training, last_step_);
+          !note.empty())
+        run.on_note(note);
     first_ = resumed.step + 1;
     saver_.emplace(run.plan, world, trainer_, std::move(resumed), run.on_note);
     if (leads) reports_.emplace(run, world, saver_->run(), first_);

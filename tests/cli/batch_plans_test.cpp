@@ -139,6 +139,53 @@ TEST_F(TrainBatchPlans, ADryRunChecksThemAndSaysWhatTheFirstBatchesTake) {
                  "plans.jsonl: has no plan for step 4; its last one is for step 3");
 }
 
+TEST_F(TrainBatchPlans, ADryRunOfAResumeLooksAtTheNextSteps) {
+  folder_.write("plans.jsonl", plans(4));
+  ASSERT_EQ(train(kMesh + std::string("--training.steps=4")).code, 0);
+  // The file holds the steps that are left, and no others.
+  folder_.write("plans.jsonl", batch_plan_line(5, batch(5)) + "\n" + batch_plan_line(6, batch(6)));
+  const std::string flags = kMesh + std::string("--training.steps=6 ");
+  const Ran dry = train(flags + "--dry-run");
+  ASSERT_EQ(dry.code, 0) << dry.err;
+  EXPECT_NE(dry.out.find("the next 2 batches of this data: at most "), std::string::npos)
+      << dry.out;
+  const Ran resumed = train(flags);
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_NE(resumed.err.find("resumed from step 4"), std::string::npos) << resumed.err;
+}
+
+TEST_F(TrainBatchPlans, EveryPlanIsCheckedBeforeTheFirstStep) {
+  const std::string flags = kMesh + std::string("--training.steps=4 ");
+  const auto refused_at_once = [&](const std::string& part) {
+    for (const char* dry : {"--dry-run", ""}) {
+      expect_refused(flags + dry, 3, part);
+      EXPECT_FALSE(std::filesystem::exists(folder_.path() + "/checkpoints"));
+      EXPECT_FALSE(std::filesystem::exists(folder_.path() + "/metrics"));
+    }
+  };
+  folder_.write("plans.jsonl", plans(3));
+  refused_at_once(
+      "plans.jsonl: has no plan for step 4; its last one is for step 3: plan every step up to "
+      "training.steps, which is 4, or lower that");
+  folder_.write("plans.jsonl", plans(3) + batch_plan_line(4, batch(3)) + "\n");
+  refused_at_once("plans.jsonl: the plan for step 4 is of another batch: lengths_sha256 is ");
+}
+
+TEST_F(TrainBatchPlans, AProfileMeasuresFullMicrobatchesAndServesTheRun) {
+  folder_.write("plans.jsonl", plans(2));
+  const std::string flags = kMesh + std::string("--training.steps=2 ");
+  const Ran profiled = sluice("profile run.toml " + flags + "--out costs.json");
+  ASSERT_EQ(profiled.code, 0) << profiled.err;
+  // Two microbatches on four ranks: one sequence of 32 tokens each.
+  EXPECT_NE(profiled.err.find("microbatches were measured full, with 32 tokens each"),
+            std::string::npos)
+      << profiled.err;
+  const Json costs = Json::parse(test::read_text(folder_.path() + "/costs.json"));
+  EXPECT_EQ(costs["measured_on"]["sequences"], 1);
+  const Ran trained = train(flags + "--parallelism.costs=costs.json");
+  ASSERT_EQ(trained.code, 0) << trained.err;
+}
+
 TEST_F(TrainBatchPlans, ThatDoNotFitAreRefusedInOneLine) {
   const std::string one_step = kMesh + std::string("--training.steps=1 ");
   write_changed([](PlannedBatch& b) { b.plan.microbatches[0][0].sequences = {0}; });
@@ -154,7 +201,7 @@ TEST_F(TrainBatchPlans, ThatDoNotFitAreRefusedInOneLine) {
   expect_refused(one_step + "--model.heads=2", 3,
                  "a group has degree 4: ranks that share sequences divide the heads, and a tensor "
                  "rank has 2");
-  write_changed([](PlannedBatch& b) { b.lengths_sha256 = "of another batch"; });
+  write_changed([](PlannedBatch& b) { b.lengths_sha256 = std::string(64, '0'); });
   expect_refused(one_step, 3, "plans.jsonl: the plan for step 1 is of another batch");
   write_changed([](PlannedBatch&) {});
   expect_refused(one_step + "--debug.seed=7", 3, "the plan for step 1 is of another batch");

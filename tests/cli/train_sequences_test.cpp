@@ -185,7 +185,8 @@ TEST_F(TrainSequences, ValidationIsTheLossThatEvaluateGivesForTheHeldOutDocument
 
 TEST_F(TrainSequences, LongDocumentsAreRefusedDroppedOrTruncated) {
   expect_refused("--training.sequence_length=31", 3,
-                 "'corpus.jsonl' document 5 has 32 tokens: training.sequence_length is 31; raise "
+                 "'corpus.jsonl' document 5 (they count from 0) has 32 tokens: "
+                 "training.sequence_length is 31; raise "
                  "it, or set data.overlong to drop (3 of 88 documents would be left out) or to "
                  "truncate (they would keep their first 31 tokens)\n");
   const std::string flags = "--training.steps=1 --training.sequence_length=31 --data.overlong=";
@@ -210,7 +211,8 @@ TEST_F(TrainSequences, BadInputGetsOneClearLine) {
   expect_refused("--model.positions=16", 2, "longer than model.positions 16");
   expect_refused("--data.packing=squences", 2, "did you mean 'sequences'");
   expect_refused("--data.validation_fraction=0.001", 3,
-                 "of which the validation data holds none: a sequence is one document");
+                 "of which the validation data holds none: raise data.validation_fraction to at "
+                 "least 0.011, or set validation.interval = 0");
 }
 
 TEST_F(TrainSequences, ADryRunSaysWhatTheDataNeeds) {

@@ -231,10 +231,11 @@ TEST(Sequences, ASampleIsADocumentWithoutATargetForItsLastToken) {
 TEST(Sequences, ADocumentThatIsTooLongIsBadDataAndNamesTheRemedies) {
   const auto [code, text] = error_of(counting(20, {0, 3, 8, 14, 15, 20}), sequences(4));
   EXPECT_EQ(code, ExitCode::bad_data);
-  EXPECT_EQ(text,
-            "'corpus' document 1 has 5 tokens: training.sequence_length is 4; raise it, or set "
-            "data.overlong to drop (3 of 5 documents would be left out) or to truncate (they would "
-            "keep their first 4 tokens)");
+  EXPECT_EQ(
+      text,
+      "'corpus' document 1 (they count from 0) has 5 tokens: training.sequence_length is 4; raise "
+      "it, or set data.overlong to drop (3 of 5 documents would be left out) or to truncate "
+      "(they would keep their first 4 tokens)");
 }
 
 TEST(Sequences, DroppedDocumentsAreNoSamples) {
@@ -247,7 +248,8 @@ TEST(Sequences, DroppedDocumentsAreNoSamples) {
   EXPECT_EQ(code, ExitCode::bad_data);
   EXPECT_EQ(text,
             "'corpus' has 2 documents, of which the training data holds none (2 of 2 documents "
-            "have more than 4 tokens and were dropped): a sequence is one document");
+            "have more than 4 tokens and were dropped): raise training.sequence_length, or set "
+            "data.overlong = truncate");
 }
 
 TEST(Sequences, ATruncatedDocumentKeepsItsNextTokenAsTheLastTarget) {
@@ -284,8 +286,27 @@ TEST(Sequences, WholeDocumentsAreHeldOut) {
   const auto [code, text] = error_of(source, options);
   EXPECT_EQ(code, ExitCode::bad_data);
   EXPECT_EQ(text,
-            "'corpus' has 5 documents, of which the validation data holds none: a sequence is one "
-            "document");
+            "'corpus' has 5 documents, of which the validation data holds none: raise "
+            "data.validation_fraction to at least 0.2, or set validation.interval = 0");
+}
+
+TEST(Sequences, TheFractionThatAnErrorNamesHoldsOneDocumentOut) {
+  for (const std::int64_t documents : {2, 3, 7, 49, 88, 977}) {
+    std::vector<std::int64_t> starts;
+    for (std::int64_t n = 0; n <= documents; ++n)
+      starts.push_back(n);
+    const auto source = counting(documents, starts);
+    DatasetOptions options = sequences(8);
+    options.split = Split::validation;
+    options.validation_fraction = 1e-9;
+    const std::string text = error_of(source, options).second;
+    const std::string before = "at least ";
+    options.validation_fraction = std::stod(text.substr(text.find(before) + before.size()));
+    EXPECT_EQ(Dataset(source, options).num_samples(), 1) << text;
+  }
+  const auto [code, text] = error_of(counting(0, {0}), sequences(8));
+  EXPECT_EQ(code, ExitCode::bad_data);
+  EXPECT_EQ(text, "'corpus' has 0 documents, of which the training data holds none: add documents");
 }
 
 TEST(Sequences, AnEpochShowsEachDocumentOnceInAnOrderOfItsOwn) {

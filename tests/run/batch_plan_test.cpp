@@ -75,6 +75,8 @@ TEST(HeadShare, KeyHeadsFollowTheirQueries) {
   EXPECT_EQ(keys(6, 3, 2, 1), (Heads{1, 2, 2}));
 }
 
+const std::string kHash = "ab12" + std::string(60, '0'), kOther = std::string(64, 'c');
+
 PlannedBatches parsed(std::string_view text) { return parse_batch_plans(text, "plans", kLimits); }
 
 std::string error_of(std::string_view text) {
@@ -88,22 +90,23 @@ std::string error_of(std::string_view text) {
 }
 
 TEST(BatchPlanFile, WhatIsWrittenIsReadBack) {
-  const std::string line = batch_plan_line(7, {good(), "ab12"});
-  EXPECT_EQ(line, R"({"step":7,"lengths_sha256":"ab12","microbatches":[)"
-                  R"({"groups":[{"degree":2,"first_rank":0,"sequences":[3]},)"
-                  R"({"degree":1,"first_rank":2,"sequences":[0,2]}]},)"
-                  R"({"groups":[{"degree":4,"first_rank":0,"sequences":[1]}]}]})");
-  const PlannedBatches read = parsed(line + "\n\n" + batch_plan_line(8, {good(), "cd"}) + "\n");
+  const std::string line = batch_plan_line(7, {good(), kHash});
+  EXPECT_EQ(line, R"({"step":7,"lengths_sha256":")" + kHash +
+                      R"(","microbatches":[)"
+                      R"({"groups":[{"degree":2,"first_rank":0,"sequences":[3]},)"
+                      R"({"degree":1,"first_rank":2,"sequences":[0,2]}]},)"
+                      R"({"groups":[{"degree":4,"first_rank":0,"sequences":[1]}]}]})");
+  const PlannedBatches read = parsed(line + "\n\n" + batch_plan_line(8, {good(), kOther}) + "\n");
   ASSERT_EQ(read.size(), 2U);
   EXPECT_EQ(batch_plan_line(7, read.at(7)), line);
-  EXPECT_EQ(read.at(8).lengths_sha256, "cd");
+  EXPECT_EQ(read.at(8).lengths_sha256, kOther);
 }
 
 TEST(BatchPlanFile, WhatIsWrongIsNamedWithItsLine) {
-  const std::string line = batch_plan_line(7, {good(), "ab"});
+  const std::string line = batch_plan_line(7, {good(), kHash});
   EXPECT_EQ(error_of(""), "plans: there is no plan in it");
   EXPECT_EQ(error_of(line + "\n" + line), "plans: line 2: step 7 is planned twice");
-  EXPECT_EQ(error_of(batch_plan_line(0, {good(), "ab"})),
+  EXPECT_EQ(error_of(batch_plan_line(0, {good(), kHash})),
             "plans: line 1: step is 0: steps count from 1");
   EXPECT_NE(error_of("{").find("plans: line 1: "), std::string::npos);
   EXPECT_EQ(error_of("[]"), "plans: line 1: the plan is no object");
@@ -111,17 +114,29 @@ TEST(BatchPlanFile, WhatIsWrongIsNamedWithItsLine) {
             "plans: line 1: the plan has no microbatches");
   EXPECT_EQ(error_of(R"({"step": 1, "lengths_sha256": "a", "microbatches": [], "x": 1})"),
             "plans: line 1: the plan has \"x\": needs lengths_sha256, microbatches, step");
-  EXPECT_EQ(error_of(R"({"step": 1.5, "lengths_sha256": "a", "microbatches": []})"),
+  EXPECT_EQ(error_of(R"({"step": 1.5, "lengths_sha256": ")" + kHash + R"(", "microbatches": []})"),
             "plans: line 1: the plan.step is 1.5: needs a whole number from 0 to "
             "9223372036854775807");
-  EXPECT_EQ(error_of(R"({"step": 1, "lengths_sha256": "a", "microbatches": [{"groups": [)"
+  EXPECT_EQ(error_of(R"({"step": 1, "lengths_sha256": ")" + kHash +
+                     R"(", "microbatches": [{"groups": [)"
                      R"({"degree": -2, "first_rank": 0, "sequences": []}]}]})"),
             "plans: line 1: microbatches[0].groups[0].degree is -2: needs a whole number from 0 to "
             "16777216");
   BatchPlan forgets = good();
   forgets.microbatches.pop_back();
-  EXPECT_EQ(error_of(batch_plan_line(3, {forgets, "ab"})),
+  EXPECT_EQ(error_of(batch_plan_line(3, {forgets, kHash})),
             "plans: line 1: sequence 1 is in no group; 3 of 4 sequences are planned");
+}
+
+TEST(BatchPlanFile, AHashHas64HexadecimalDigitsInEitherCase) {
+  const std::string capitals = "AB12" + std::string(60, '0');
+  EXPECT_EQ(parsed(batch_plan_line(7, {good(), capitals})).at(7).lengths_sha256, kHash);
+  const std::string wrong = "needs 64 hexadecimal digits";
+  EXPECT_EQ(error_of(batch_plan_line(7, {good(), "x"})),
+            "plans: line 1: the plan.lengths_sha256 is \"x\": " + wrong);
+  for (const std::string& hash :
+       {std::string(), std::string(63, 'a'), std::string(65, 'a'), std::string(64, 'g')})
+    EXPECT_NE(error_of(batch_plan_line(7, {good(), hash})).find(wrong), std::string::npos) << hash;
 }
 
 TEST(BatchPlanFile, LengthsAreDecimalNumbersBetweenCommas) {

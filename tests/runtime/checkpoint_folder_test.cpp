@@ -84,6 +84,60 @@ TEST_F(CheckpointFolderTest, LayoutIsTheDocumentedOne) {
     EXPECT_NE(manifest.find(part), std::string::npos) << part << "\n" << manifest;
 }
 
+// Of a manifest that was changed, with the seal that belongs to it.
+std::string sealed_again(std::string text) {
+  const std::string label = " \"sha256\": \"";
+  const std::size_t at = text.rfind(label);
+  text.resize(at);
+  return text + label + sha256_hex(text) + "\"\n}\n";
+}
+
+TEST_F(CheckpointFolderTest, AFormatWithoutTheOrderOfItsMeshStillLoads) {
+  std::string manifest = read_text(path(20, "manifest.json"));
+  const auto change = [&](const std::string& from, const std::string& to) {
+    ASSERT_NE(manifest.find(from), std::string::npos) << manifest;
+    manifest.replace(manifest.find(from), from.size(), to);
+  };
+  change(R"(, "order": "pipeline,data,tensor"})", "}");
+  change(R"("format": 4)", R"("format": 3)");
+  rewrite(path(20, "manifest.json"), sealed_again(manifest));
+  const auto found = find_latest(folder_);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->step, 20);
+  EXPECT_TRUE(found->passed_over.empty());
+  const Checkpoint checkpoint(found->folder);
+  CheckpointInfo info = info_of(20);
+  info.mesh.order = "data,pipeline,tensor";
+  EXPECT_EQ(checkpoint.manifest().info, info);
+  const TensorSpec* tensor = checkpoint.find("embedding");
+  ASSERT_NE(tensor, nullptr);
+  std::vector<std::byte> bytes(5 * 12);
+  checkpoint.read_box(*tensor, rows_of(*tensor, 0, 5), bytes);
+  EXPECT_EQ(bytes, content(*tensor, 20, 0, 5));
+}
+
+TEST_F(CheckpointFolderTest, AMeshInAnotherOrderIsRefused) {
+  std::string manifest = read_text(path(20, "manifest.json"));
+  const std::string order = "pipeline,data,tensor";
+  manifest.replace(manifest.find(order), order.size(), "tensor,data,pipeline");
+  rewrite(path(20, "manifest.json"), sealed_again(manifest));
+  // It is whole, so nothing older is looked for.
+  for (const bool latest : {false, true}) {
+    try {
+      if (latest) find_latest(folder_);
+      Checkpoint(folder_ + "/step-00000020");
+      FAIL() << "it is accepted";
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::usage);
+      EXPECT_EQ(std::string(error.what()),
+                path(20, "manifest.json") +
+                    ": mesh.order is \"tensor,data,pipeline\", and this version reads "
+                    "\"pipeline,data,tensor\" and \"data,pipeline,tensor\": use the version that "
+                    "wrote it");
+    }
+  }
+}
+
 TEST_F(CheckpointFolderTest, LatestIsFoundWithItsContents) {
   const auto found = find_latest(folder_);
   ASSERT_TRUE(found);

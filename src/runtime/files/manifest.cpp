@@ -13,7 +13,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t kFormat = 4;
-constexpr std::int64_t kOldestFormat = 3;  // its meshes do not say their order
+constexpr std::int64_t kOldestFormat = 3;  // its meshes do not say their order, which is:
+constexpr const char* kOldestOrder = "data,pipeline,tensor";
 constexpr int kMaxDepth = 64;
 
 [[noreturn]] void fail(const std::string& path, const std::string& what) {
@@ -240,7 +241,12 @@ Manifest read_manifest(std::string_view text, const std::string& path) {
   const Fields mesh = root.object("mesh");
   info.mesh = {mesh.count("data"), mesh.count("pipeline"), mesh.count("tensor"),
                mesh.count("sequence"),
-               root.count("format") == kOldestFormat ? "data,pipeline,tensor" : mesh.text("order")};
+               root.count("format") == kOldestFormat ? kOldestOrder : mesh.text("order")};
+  if (const std::string latest = CheckpointMesh().order;
+      info.mesh.order != latest && info.mesh.order != kOldestOrder)
+    throw user_error(
+        "{}: mesh.order is {}, and this version reads {} and {}: use the version that wrote it",
+        path, json_quote(info.mesh.order), json_quote(latest), json_quote(kOldestOrder));
   info.schedule = root.text("schedule");
   info.config = root.text("config");
   if (!root.at("state").is_object()) root.wrong("state", "an object");
