@@ -5,6 +5,7 @@
 #include <random>
 
 #include "sluice/base/error.h"
+#include "sluice/plan/device_memory.h"
 #include "sluice/plan/plan_run.h"
 #include "sluice/plan/run_memory.h"
 #include "sluice/plan/searched_schedule.h"
@@ -233,6 +234,27 @@ TEST_F(PlannedSteps, AllKeepToACap) {
   const double loose = largest();
   config.parallelism.device_memory_mib = {0.99 * loose};
   EXPECT_LE(largest(), 0.99 * loose);
+}
+
+// What layers are dealt by where there are caps.
+TEST_F(PlannedSteps, TheBytesOfDealingLayersCoverTheTable) {
+  std::mt19937 random(9);
+  for (const char* schedule : {"1f1b", "gpipe", "zb-v"}) {
+    SCOPED_TRACE(schedule);
+    std::vector<BatchPlan> plans;
+    for (int step = 0; step < 3; ++step)
+      plans.push_back(drawn_plan(random, 4));
+    Config config = config_of(schedule, plans);
+    config.validation.interval = 1;
+    config.data.validation_fraction = 0.1;
+    const RunPlan plan = plan_run(config).plan;
+    const std::vector<RankMemory> table = memory_by_rank(plan);
+    const std::vector<DeviceMemory> bytes = memory_of_devices(plan);
+    for (std::size_t d = 0; d < table.size(); ++d) {
+      EXPECT_GE(bytes[d].bytes(table[d].layers), static_cast<double>(table[d].total()));
+      EXPECT_LE(bytes[d].bytes(table[d].layers), 1.5 * static_cast<double>(table[d].total()));
+    }
+  }
 }
 
 TEST_F(PlannedSteps, ANumberThatTheScheduleRefusesIsToldWithItsStep) {
