@@ -267,17 +267,18 @@ TEST_F(PlannedSteps, ANumberThatTheScheduleRefusesIsToldWithItsStep) {
 }
 
 TEST_F(PlannedSteps, WithoutThemTheNumberIsStillTheirs) {
-  const BatchPlan two{{{{4, 0, {0, 1, 2, 3}}}, {{4, 0, {4, 5, 6, 7}}}}};
-  const Config config = config_of("1f1b", {two});
+  BatchPlan four{{{{4, 0, {0, 1, 2, 3}}}, {{4, 0, {4, 5, 6, 7}}}}};
+  four.microbatches.resize(4);
+  const Config config = config_of("1f1b", {four});
   const RunPlan plan = plan_run(without_batch_plans(config)).plan;
   EXPECT_EQ(plan.batch_plans, nullptr);
-  EXPECT_EQ(plan.schedule.num_microbatches, 2);
+  EXPECT_EQ(plan.schedule.num_microbatches, 4);
   EXPECT_EQ(plan.largest_share(0).tokens, plan.sequences() * kLength);
   EXPECT_EQ(measured_on(plan).sequences, measured_on(plan_run(config).plan).sequences);
   Config own = config;
   own.flexsp.plan_file = "not there";
-  own.parallelism.num_microbatches = 4;
-  EXPECT_EQ(plan_run(without_batch_plans(own)).plan.schedule.num_microbatches, 4);
+  own.parallelism.num_microbatches = 8;
+  EXPECT_EQ(plan_run(without_batch_plans(own)).plan.schedule.num_microbatches, 8);
 }
 
 }  // namespace
