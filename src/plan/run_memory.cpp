@@ -23,13 +23,17 @@ void add_weights(const RunPlan& plan, RankMemory& rank) {
   raise(rank.rollback, beside.rollback);
 }
 
-void add_traffic(const RunPlan& plan, int device, RankMemory& rank) {
-  rank.traffic.raise_to(step_traffic(plan, device));
+void add_traffic(const RunPlan& plan, std::vector<RankMemory>& ranks) {
+  for (std::size_t d = 0; d < ranks.size(); ++d)
+    ranks[d].traffic.raise_to(step_traffic(plan, static_cast<int>(d)));
   if (!plan.sharded()) return;
   RunPlan states = plan;
   states.config.parallelism.sharding = Sharding::states;
-  if (!rank.states_traffic) rank.states_traffic.emplace();
-  rank.states_traffic->raise_to(step_traffic(states, device));
+  for (std::size_t d = 0; d < ranks.size(); ++d) {
+    std::optional<Traffic>& traffic = ranks[d].states_traffic;
+    if (!traffic) traffic.emplace();
+    traffic->raise_to(step_traffic(states, static_cast<int>(d)));
+  }
 }
 
 // What messages and temporaries take.
@@ -57,10 +61,10 @@ std::vector<RankMemory> memory_by_rank(const RunPlan& plan) {
   int microbatches = 0;  // of the step before
   for_step_kinds(plan, [&](const RunPlan& step) {
     add_room(step, ranks);
-    for (std::size_t d = 0; d < ranks.size(); ++d) {
-      add_traffic(step, static_cast<int>(d), ranks[d]);
-      if (step.schedule.num_microbatches != microbatches) add_weights(step, ranks[d]);
-    }
+    add_traffic(step, ranks);
+    if (step.schedule.num_microbatches != microbatches)
+      for (RankMemory& rank : ranks)
+        add_weights(step, rank);
     microbatches = step.schedule.num_microbatches;
   });
   if (const auto validation = validation_of_planned(plan)) add_room(*validation, ranks);

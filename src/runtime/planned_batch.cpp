@@ -38,7 +38,7 @@ BatchPlan batch_plan_of(const RunPlan& plan, std::int64_t step,
 }
 
 std::string check_batch_plans(const RunPlan& plan, const Dataset* training, std::int64_t resumed) {
-  constexpr std::int64_t kMostSequences = 2'000'000;  // about a second
+  constexpr std::int64_t kMostSequences = 10'000'000;  // a second or two
   if (!plan.batch_plans) return "";
   const std::int64_t last = plan.config.training.steps;
   for (std::int64_t step = resumed + 1; step <= last; ++step)

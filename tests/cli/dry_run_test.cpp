@@ -341,6 +341,16 @@ TEST_F(DryRun, ShardedParametersTakeLessAndSendMoreThanStates) {
   EXPECT_NE(text.out.find("gradient  parameter  gradient (states)  parameter (states)"),
             std::string::npos)
       << text.out << text.err;
+  EXPECT_EQ(text.out.find("norm (states)"), std::string::npos) << text.out;
+  // Gradients that tensor ranks add up are divided, too.
+  const Ran norms =
+      run("train run.toml --dry-run --checkpoint.folder= --parallelism.sharding=parameters "
+          "--parallelism.tensor_parallel_degree=2 --parallelism.sequence_parallel_norms=true "
+          "--model.vocab_size=258" +
+          mesh);
+  EXPECT_NE(norms.out.find("norm  gradient (states)  parameter (states)  norm (states)"),
+            std::string::npos)
+      << norms.out << norms.err;
 }
 
 // A profile says which part takes how long; here the head takes nothing, whatever the formula says.

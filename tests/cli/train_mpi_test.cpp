@@ -188,6 +188,10 @@ TEST_F(TrainOverMpi, EveryScheduleGivesTheSameBitsOnThreadsAndProcesses) {
     EXPECT_TRUE(threads.out.starts_with("shared-sequences ")) << threads.out;
     for (const std::string_view line : split(threads.out, '\n')) {
       const auto words = split(line, ' ');
+      if (words[0] == "shared-sequences") {
+        ASSERT_EQ(words.size(), 3U) << line;  // with a hash, also of sharded weights
+        EXPECT_EQ(words[2].size(), 64U) << line;
+      }
       if (words.size() != 4) continue;
       const bool to_rounding = words[0] == "looped-bfs" || words[0] == "dualpipe";
       if (!to_rounding) ++hashes[std::string(words[1])][std::string(words[3])];

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "sluice/base/error.h"
+#include "sluice/plan/device_memory.h"
 #include "sluice/plan/plan_run.h"
 #include "sluice/plan/run_memory.h"
 #include "sluice/plan/searched_schedule.h"
@@ -235,6 +236,27 @@ TEST_F(PlannedSteps, AllKeepToACap) {
   EXPECT_LE(largest(), 0.99 * loose);
 }
 
+// What layers are dealt by where there are caps.
+TEST_F(PlannedSteps, TheBytesOfDealingLayersCoverTheTable) {
+  std::mt19937 random(9);
+  for (const char* schedule : {"1f1b", "gpipe", "zb-v"}) {
+    SCOPED_TRACE(schedule);
+    std::vector<BatchPlan> plans;
+    for (int step = 0; step < 3; ++step)
+      plans.push_back(drawn_plan(random, 4));
+    Config config = config_of(schedule, plans);
+    config.validation.interval = 1;
+    config.data.validation_fraction = 0.1;
+    const RunPlan plan = plan_run(config).plan;
+    const std::vector<RankMemory> table = memory_by_rank(plan);
+    const std::vector<DeviceMemory> bytes = memory_of_devices(plan);
+    for (std::size_t d = 0; d < table.size(); ++d) {
+      EXPECT_GE(bytes[d].bytes(table[d].layers), static_cast<double>(table[d].total()));
+      EXPECT_LE(bytes[d].bytes(table[d].layers), 1.5 * static_cast<double>(table[d].total()));
+    }
+  }
+}
+
 TEST_F(PlannedSteps, ANumberThatTheScheduleRefusesIsToldWithItsStep) {
   BatchPlan two{{{{4, 0, {0, 1, 2, 3}}}, {{4, 0, {4, 5, 6, 7}}}}}, four = two;
   four.microbatches.resize(4);
@@ -245,17 +267,18 @@ TEST_F(PlannedSteps, ANumberThatTheScheduleRefusesIsToldWithItsStep) {
 }
 
 TEST_F(PlannedSteps, WithoutThemTheNumberIsStillTheirs) {
-  const BatchPlan two{{{{4, 0, {0, 1, 2, 3}}}, {{4, 0, {4, 5, 6, 7}}}}};
-  const Config config = config_of("1f1b", {two});
+  BatchPlan four{{{{4, 0, {0, 1, 2, 3}}}, {{4, 0, {4, 5, 6, 7}}}}};
+  four.microbatches.resize(4);
+  const Config config = config_of("1f1b", {four});
   const RunPlan plan = plan_run(without_batch_plans(config)).plan;
   EXPECT_EQ(plan.batch_plans, nullptr);
-  EXPECT_EQ(plan.schedule.num_microbatches, 2);
+  EXPECT_EQ(plan.schedule.num_microbatches, 4);
   EXPECT_EQ(plan.largest_share(0).tokens, plan.sequences() * kLength);
   EXPECT_EQ(measured_on(plan).sequences, measured_on(plan_run(config).plan).sequences);
   Config own = config;
   own.flexsp.plan_file = "not there";
-  own.parallelism.num_microbatches = 4;
-  EXPECT_EQ(plan_run(without_batch_plans(own)).plan.schedule.num_microbatches, 4);
+  own.parallelism.num_microbatches = 8;
+  EXPECT_EQ(plan_run(without_batch_plans(own)).plan.schedule.num_microbatches, 8);
 }
 
 }  // namespace

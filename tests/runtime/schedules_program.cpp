@@ -44,13 +44,16 @@ std::shared_ptr<const TokenSource> tokens(std::vector<std::int64_t> starts = {0,
   return memory_source(out, std::move(starts));
 }
 
-// On rank 0; independent of who holds what.
+// On rank 0. Whole weights, whoever holds them; of sharded ones the rows that each rank keeps.
 std::string hash_of_weights(Trainer& trainer, Communicator& world) {
   std::string rows;
-  for (const Parameter* parameter : trainer.parameters()) {
-    const at::Tensor value = parameter->value.contiguous();
+  for (const Weight& weight : trainer.weights()) {
+    const bool sharded = weight.sharded_rows > 0;
+    const at::Tensor value = (sharded ? weight.own_value() : weight.value).contiguous();
     const std::string_view bytes(static_cast<const char*>(value.const_data_ptr()), value.nbytes());
-    rows += fmt::format("{} {}\n", parameter->name, sha256_hex(bytes));
+    rows += fmt::format("{}{} {}\n", weight.name,
+                        sharded ? fmt::format(" from row {}", weight.own.begin) : "",
+                        sha256_hex(bytes));
   }
   std::set<std::string> all;  // two pipes hold everything twice
   for (const auto& bytes : world.gather(0, std::as_bytes(std::span(rows)), "hashes")) {
@@ -128,8 +131,7 @@ void train_shared(Communicator& world, Sharding sharding) {
   double loss = 0;
   for (int step = 1; step <= plan.config.training.steps; ++step)
     loss = trainer.step(step).loss;
-  const std::string hash =
-      plan.sharded() ? "" : hash_of_weights(trainer, world);  // nobody holds whole weights
+  const std::string hash = hash_of_weights(trainer, world);
   if (world.rank() == 0) fmt::print("shared-sequences {} {}\n", loss, hash);
 }
 

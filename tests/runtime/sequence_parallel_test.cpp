@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
+#include <set>
 
 #include "runtime/trained.h"
 #include "sluice/base/error.h"
@@ -161,20 +162,37 @@ TEST_P(SequenceParallel, StepsMayHaveDifferentNumbersOfMicrobatches) {
   TrainOptions run = serial;
   run.mesh = {.shard = 2};
   run.microbatches = 2;
-  int step = 0;
-  run.deal = [&step](std::span<const std::int64_t> lengths) {
+  std::set<int> numbers;
+  run.deal = [&numbers](std::span<const std::int64_t> lengths) {
     const std::vector<Groups> two = {{{2, 0}}, {{1, 0}, {1, 1}}};
     std::vector<Groups> five(5, Groups{{2, 0}});
-    // By the lengths alone, since every rank asks.
-    step = static_cast<int>(lengths[0] % 2);
-    return mixes(step == 0 ? two : five)(lengths);
+    const BatchPlan plan = mixes(lengths[0] % 2 == 0 ? two : five)(lengths);
+    numbers.insert(plan.num_microbatches());
+    return plan;
   };
   for (const char* schedule : {"1f1b", "zb-v"}) {
     SCOPED_TRACE(schedule);
     const Trained ours = train({schedule, 2}, shape_, run);
     expect_serial(ours, train({"1f1b", 1}, shape_, serial));
     expect_predicted(ours);
+    EXPECT_EQ(numbers, (std::set<int>{2, 5}));
   }
+}
+
+// Replicas hold the same shards, so the ranks of a group may be of several shard groups.
+TEST_P(SequenceParallel, AGroupMayCrossShardGroups) {
+  check({"1f1b", 1}, unequal({.replicate = 2, .shard = 2}, 2), {{{4, 0}}, {{2, 0}, {2, 2}}});
+  check({"zb-h1", 1}, unequal({.replicate = 2, .shard = 3}, 2),
+        {{{4, 0}, {2, 4}}, {{2, 0}, {2, 2}, {1, 4}, {1, 5}}});
+}
+
+TEST_P(SequenceParallel, DeferredValidationChangesNoBit) {
+  TrainOptions run = unequal({.shard = 4}, 2);
+  run.steps = 3;
+  run.deal = mixes({{{4, 0}}, {{2, 0}, {1, 2}, {1, 3}}});
+  const Trained settled = train({"zb-v", 2}, shape_, run);
+  run.deferred = true;
+  test::expect_equal_bits(train({"zb-v", 2}, shape_, run), settled);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, SequenceParallel,
@@ -192,6 +210,40 @@ TEST(SequenceGroups, KeyHeadsThatDoNotDivideAmongRanksAreCopied) {
     expect_serial(ours, serial);
     expect_predicted(ours);
   }
+}
+
+TEST(SequenceGroups, TiedEmbeddingsGetTheSumOfBothGradients) {
+  ModelShape shape = shape_with(ModelFamily::gpt2, 8, 8);
+  shape.tied_embeddings = true;
+  const Trained serial = train({"1f1b", 1}, shape, unequal({}, 1));
+  TrainOptions run = unequal({.shard = 4}, 2);
+  run.deal = mixes({{{4, 0}}, {{2, 0}, {1, 2}, {1, 3}}});
+  for (const int devices : {1, 2})
+    for (const bool sharded : {false, true}) {
+      SCOPED_TRACE(testing::Message() << devices << " devices, sharded " << sharded);
+      run.sharded = sharded;
+      const Trained ours = train({"1f1b", devices}, shape, run);
+      expect_serial(ours, serial);
+      expect_predicted(ours);
+      if (!sharded) {
+        EXPECT_TRUE(at::equal(ours.weights.at("embedding.weight"), ours.weights.at("head.weight")));
+      }
+    }
+}
+
+TEST(SequenceGroups, MaskedTokensArePredictedAsBySerialBert) {
+  ModelShape shape = shape_with(ModelFamily::bert, 8, 8);
+  shape.vocab_size = 66;
+  TrainOptions serial = unequal({}, 1);
+  serial.data.vocab_size = 66;
+  serial.data.masks = MaskOptions{.seed = 3, .mask_token = 65, .num_ordinary = 64};
+  TrainOptions run = serial;
+  run.mesh = {.shard = 4};
+  run.microbatches = 2;
+  run.deal = mixes({{{4, 0}}, {{2, 0}, {1, 2}, {1, 3}}});
+  const Trained ours = train({"zb-v", 2}, shape, run);
+  expect_serial(ours, train({"1f1b", 1}, shape, serial));
+  expect_predicted(ours);
 }
 
 TEST(SequenceGroups, PaddingNeedsNoMorePositionsThanTheSequences) {
