@@ -93,6 +93,12 @@ TEST(FlexspPlan, AnyPlanIsValid) {
     as_given.trials = 2;
     EXPECT_EQ(problem_with(given, plan_batch(given.cluster, given.lengths, as_given)), "")
         << "seed " << seed << ", not sorted";
+    for (const Bucketing bucketing : {Bucketing::fixed, Bucketing::none}) {
+      PlanOptions options;
+      options.bucketing = bucketing;
+      EXPECT_EQ(problem_with(given, plan_batch(given.cluster, given.lengths, options)), "")
+          << "seed " << seed << ", bucketing " << static_cast<int>(bucketing);
+    }
   }
 }
 
