@@ -215,15 +215,23 @@ class Program {
   std::vector<int> count_columns_;
 };
 
-Contents buckets_of(const Prices& prices, std::span<const std::int64_t> lengths,
-                    std::span<const std::size_t> numbers) {
+Buckets buckets_of(const Prices& prices, std::span<const std::int64_t> lengths,
+                   const PlanOptions& options) {
+  if (options.bucketing == Bucketing::none) return no_buckets(lengths);
+  if (options.bucketing == Bucketing::fixed) return fixed_buckets(lengths, options.bucket_width);
+  const std::int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  Buckets buckets = best_buckets(lengths, kBuckets);
+  for (int count = kBuckets; 2 * buckets.error > prices.all_room() - tokens && buckets.error > 0;)
+    buckets = best_buckets(lengths, ++count);
+  return buckets;
+}
+
+Contents contents_of(const Prices& prices, std::span<const std::int64_t> lengths,
+                     std::span<const std::size_t> numbers, const PlanOptions& options) {
   std::vector<std::int64_t> own;
   for (const std::size_t number : numbers)
     own.push_back(lengths[number]);
-  const std::int64_t tokens = std::accumulate(own.begin(), own.end(), std::int64_t{0});
-  Buckets buckets = best_buckets(own, kBuckets);
-  for (int count = kBuckets; 2 * buckets.error > prices.all_room() - tokens && buckets.error > 0;)
-    buckets = best_buckets(own, ++count);
+  const Buckets buckets = buckets_of(prices, own, options);
   Contents out{buckets.limits, {}};
   out.sequences.resize(out.limits.size());
   for (const std::size_t number : numbers)
@@ -282,7 +290,7 @@ PlannedBatch plan_by_milp(const Cluster& cluster, std::span<const std::int64_t> 
     const auto [at, is_new] = known.try_emplace({first, last}, std::nullopt);
     if (is_new) {
       const Contents buckets =
-          buckets_of(prices, lengths, std::span(order).subspan(first, last - first));
+          contents_of(prices, lengths, std::span(order).subspan(first, last - first), options);
       const std::optional<Solved> solved = Program(prices, buckets).solve(seconds);
       if (solved) at->second = placed(prices, *solved, buckets);
     }

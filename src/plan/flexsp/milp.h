@@ -24,10 +24,10 @@ bool has_milp();
 //     sum_p A_qp = sequences of the bucket
 //     m_p >= m_(p+1) of equal degree                 equal groups have one order
 //
-// There are 16 buckets, and more where their limits would take more than half of the memory that
-// sequences leave. The search begins with the best plan that has groups of one degree. Devices that
-// are left over become empty groups, sequences are dealt by bucket, and times are those of their
-// own lengths.
+// Buckets are of each microbatch. `dp` makes 16, and more where their limits would take more than
+// half of the memory that sequences leave. The search begins with the best plan that has groups of
+// one degree. Devices that are left over become empty groups, sequences are dealt by bucket, and
+// times are those of their own lengths.
 //
 // Throws UserError where the build has no CBC. REQUIRES: check_lengths(); seconds is positive.
 PlannedBatch plan_by_milp(const Cluster& cluster, std::span<const std::int64_t> lengths,

@@ -67,6 +67,20 @@ TEST(FlexspMilp, PlansAreValidAndNoBetterThanTheBound) {
   }
 }
 
+TEST(FlexspMilp, BucketsMayBeOfOneWidthOrOfOneLength) {
+  if (!has_milp()) GTEST_SKIP() << kAbsent;
+  const Cluster cluster = cluster_7b(8, 6449);
+  // As one bucket of 12000 tokens, six sequences take two microbatches of 8 x 6449 tokens.
+  const Lengths lengths = {12000, 9000, 8500, 9500, 8200, 4000};
+  PlanOptions options = one_trial();
+  EXPECT_EQ(plan_by_milp(cluster, lengths, options, 5).microbatches.size(), 1u);
+  options.bucketing = Bucketing::none;
+  EXPECT_EQ(plan_by_milp(cluster, lengths, options, 5).microbatches.size(), 1u);
+  options.bucketing = Bucketing::fixed;
+  options.bucket_width = 20'000;
+  EXPECT_EQ(plan_by_milp(cluster, lengths, options, 5).microbatches.size(), 2u);
+}
+
 TEST(FlexspMilp, OneSequenceLeavesTheOtherDevicesEmpty) {
   if (!has_milp()) GTEST_SKIP() << kAbsent;
   // Six heads: of 8 ranks, groups of 1 and 2.
