@@ -15,6 +15,7 @@ void add_simulate(CLI::App& app, ExitCode& exit_code);
 void add_compare(CLI::App& app, ExitCode& exit_code);
 void add_data(CLI::App& app, ExitCode& exit_code);
 void add_partition(CLI::App& app);
+void add_batch(CLI::App& app);
 void add_train(CLI::App& app, ExitCode& exit_code);
 // help [COMMAND] and completion bash|zsh, from what `app` holds when they run.
 void add_help(CLI::App& app);

@@ -85,6 +85,7 @@ int main(int argc, char** argv) {
   sluice::cli::add_compare(app, exit_code);
   sluice::cli::add_data(app, exit_code);
   sluice::cli::add_partition(app);
+  sluice::cli::add_batch(app);
   sluice::cli::add_train(app, exit_code);
   sluice::cli::add_engine_commands(app, exit_code);
   sluice::cli::add_help(app);

@@ -12,12 +12,30 @@ namespace sluice::cli {
 namespace {
 
 // The fields that texts of the library name; a word of a user's between backquotes stays.
-constexpr std::array<std::string_view, 23> kFields = {
-    "cluster.device", "comm.backend",    "data.path",        "block",       "contention",
-    "costs",          "devices",         "format",           "group_size",  "keep_after_i",
-    "model",          "memory_cap",      "microbatches",     "out",         "prompt_ids",
-    "slices",         "reduce_time",     "rollback",         "slice_sizes", "tokens",
-    "trace",          "sequence_length", "stages_per_device"};
+constexpr std::array<std::string_view, 24> kFields = {"cluster.device",
+                                                      "comm.backend",
+                                                      "data.path",
+                                                      "block",
+                                                      "contention",
+                                                      "costs",
+                                                      "devices",
+                                                      "format",
+                                                      "group_size",
+                                                      "keep_after_i",
+                                                      "model",
+                                                      "memory_cap",
+                                                      "microbatches",
+                                                      "out",
+                                                      "prompt_ids",
+                                                      "slices",
+                                                      "reduce_time",
+                                                      "rollback",
+                                                      "slice_sizes",
+                                                      "tokens",
+                                                      "trace",
+                                                      "sequence_length",
+                                                      "stages_per_device",
+                                                      "max_length"};
 
 std::string flag_of(std::string_view field) {
   if (field == "field") return "flag";

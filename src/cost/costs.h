@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "sluice/cost/measured_on.h"
+#include "sluice/cost/sequence_costs.h"
 #include "sluice/cost/slices.h"
 #include "sluice/schedule/generators/generator.h"
 #include "sluice/schedule/schedule.h"
@@ -93,6 +94,7 @@ class Costs {
   int unsplit_stage = -1;  // the first of which B alone is known, not I and W; -1: none
   bool measured = false;   // seconds and bytes; otherwise abstract units and stage-activations
   std::optional<MeasuredOn> measured_on;  // where a profile says it
+  std::optional<SequenceCosts> flexsp;    // of sequences that ranks share, where a profile says it
 
  private:
   int num_stages_;
@@ -115,6 +117,9 @@ Costs costs_from_json(std::string_view json, const Schedule& schedule);
 // The same whatever the schedule: without the links between its devices, and with a contention
 // that nobody has checked. Throws UserError for a file of unequal microbatches, too.
 Costs stage_costs_from_json(std::string_view json);
+// What the file says of sequences that ranks share: its section `flexsp`, beside which it needs no
+// stages. Throws UserError where there is none.
+SequenceCosts sequence_costs_from_json(std::string_view json);
 // One line on what a costs file was measured on, or that it does not say so.
 std::string measured_on_note(const std::string& file, const Costs& costs);
 inline constexpr std::size_t kMaxCostsBytes = std::size_t{64} << 20;

@@ -154,13 +154,61 @@ Json parse_file(std::string_view text) {
   }
   check_keys(json, "the file",
              {"schema", "measured_on", "slice_sizes", "stages", "per_microbatch", "links",
-              "default_link", "data_link", "overlap", "contention"});
+              "default_link", "data_link", "overlap", "contention", "flexsp"});
   if (!json.contains("schema") || json["schema"] != 1)
     throw user_error("costs: schema is {}: this version reads schema 1",
                      json.contains("schema") ? shown(json["schema"]) : "missing");
-  if (!json.contains("stages") || !json["stages"].is_array() || json["stages"].empty())
-    throw user_error("costs: stages is missing: needs a list with one object per stage");
   return json;
+}
+
+// Bytes per second of an all-to-all, by degree.
+std::map<int, double> parse_bandwidths(const Json& json) {
+  const std::string where = "flexsp.bytes_per_s";
+  if (!json.is_object())
+    throw user_error("costs: {} is {}: needs an object with one number per degree", where,
+                     shown(json));
+  std::map<int, double> out;
+  for (const auto& [key, value] : json.items()) {
+    const auto degree = parse_int(key);
+    if (!degree || *degree < 2 || *degree > 1 << 20 || (*degree & (*degree - 1)) != 0)
+      throw user_error("costs: {} has '{}': a degree is a power of two from 2 to 1048576", where,
+                       key);
+    const std::string name = fmt::format("{}.{}", where, key);
+    const double rate = amount(value, name);
+    if (rate <= 0)
+      throw user_error("costs: {} is 0: leave out a degree that is not to be used", name);
+    out[static_cast<int>(*degree)] = rate;
+  }
+  return out;
+}
+
+// All of its entries are required.
+SequenceCosts parse_flexsp(const Json& json) {
+  using Field = std::pair<const char*, double SequenceCosts::*>;
+  constexpr Field kFields[] = {
+      {"a1", &SequenceCosts::a1},
+      {"a2", &SequenceCosts::a2},
+      {"b1", &SequenceCosts::b1},
+      {"stash_bytes_per_token", &SequenceCosts::stash_bytes_per_token},
+      {"state_bytes", &SequenceCosts::state_bytes},
+      {"all_to_all_bytes_per_token", &SequenceCosts::all_to_all_bytes_per_token}};
+  std::vector<std::string> known = {"bytes_per_s", "heads"};
+  for (const auto& [key, field] : kFields)
+    known.emplace_back(key);
+  check_keys(json, "flexsp", known);
+  for (const std::string& key : known)
+    if (!json.contains(key)) throw user_error("costs: flexsp has no '{}'", key);
+  SequenceCosts costs;
+  for (const auto& [key, field] : kFields)
+    costs.*field = amount(json[key], fmt::format("flexsp.{}", key));
+  if (costs.a1 <= 0 && costs.a2 <= 0)
+    throw user_error("costs: flexsp.a1 and flexsp.a2 are 0: tokens must take time");
+  if (costs.stash_bytes_per_token <= 0)
+    throw user_error("costs: flexsp.stash_bytes_per_token is 0: a token must take memory");
+  costs.bytes_per_s = parse_bandwidths(json["bytes_per_s"]);
+  costs.heads = whole_number(json["heads"], "flexsp.heads", "a number of heads");
+  if (costs.heads < 1) throw user_error("costs: flexsp.heads is 0: needs at least 1");
+  return costs;
 }
 
 // All of its entries are required: one that is missing could not be compared.
@@ -214,6 +262,8 @@ std::vector<std::int64_t> parse_slice_sizes(const Json& json, std::size_t slices
 }
 
 std::vector<StageEntry> parse_stages(const Json& json) {
+  if (!json.contains("stages") || !json["stages"].is_array() || json["stages"].empty())
+    throw user_error("costs: stages is missing: needs a list with one object per stage");
   std::vector<StageEntry> stages;
   for (std::size_t s = 0; s < json["stages"].size(); ++s)
     stages.push_back(parse_stage(json["stages"][s], fmt::format("stages[{}]", s)));
@@ -296,6 +346,7 @@ Costs costs_of(const Json& json, const std::vector<StageEntry>& stages) {
     if (costs.overlap > 1)
       throw user_error("costs: overlap is {}: needs a share from 0 to 1", number(costs.overlap));
   }
+  if (json.contains("flexsp")) costs.flexsp = parse_flexsp(json["flexsp"]);
   return costs;
 }
 
@@ -314,6 +365,13 @@ Costs stage_costs_from_json(std::string_view text) {
         "leave "
         "it out here");
   return costs_of(json, stages);
+}
+
+SequenceCosts sequence_costs_from_json(std::string_view text) {
+  const Json json = parse_file(text);
+  if (!json.contains("flexsp"))
+    throw user_error("costs: no section 'flexsp', which says what shared sequences cost");
+  return parse_flexsp(json["flexsp"]);
 }
 
 Costs costs_from_json(std::string_view text, const Schedule& schedule) {

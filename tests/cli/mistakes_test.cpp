@@ -121,10 +121,11 @@ TEST(Mistakes, AFlagInTheWrongPlaceIsToldWhereItBelongs) {
   expect_error("--devices 4 schedule 1f1b --microbatches 8", 2,
                {"'--devices' stands before the command: write sluice schedule ... --devices;"});
   expect_error("--devices=4 schedule 1f1b", 2, {"write sluice schedule ... --devices;"});
-  expect_error("--devices 4", 2, {"'--devices' is a flag of schedule, compare;"});
+  expect_error("--devices 4", 2, {"'--devices' is a flag of schedule, compare, batch;"});
   expect_error("check a.csv --devices 4", 2,
-               {"'--devices' is a flag of schedule, compare, not of check;"});
-  expect_error("check a.csv -d 4", 2, {"'-d' is a flag of schedule, compare, not of check;"});
+               {"'--devices' is a flag of schedule, compare, batch, not of check;"});
+  expect_error("check a.csv -d 4", 2,
+               {"'-d' is a flag of schedule, compare, batch, not of check;"});
   expect_error("compare --redeal", 2, {"'--redeal' is a flag of schedule, not of compare;"});
 }
 
