@@ -2,39 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
-#include <set>
 #include <utility>
 #include <vector>
 
+#include "sluice/plan/flexsp/packing.h"
 #include "sluice/plan/flexsp/priced.h"
 
 namespace sluice::flexsp {
 namespace {
-
-using Bin = std::vector<std::int64_t>;  // numbers of sequences
-
-std::vector<Bin> best_fit_decreasing(std::span<const std::int64_t> lengths, std::int64_t room) {
-  std::vector<std::size_t> order(lengths.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return lengths[a] > lengths[b]; });
-  std::vector<Bin> bins;
-  std::set<std::pair<std::int64_t, std::size_t>> by_room;  // room left, number of the bin
-  for (const std::size_t sequence : order) {
-    auto found = by_room.lower_bound({lengths[sequence], 0});
-    std::pair<std::int64_t, std::size_t> bin{room, bins.size()};
-    if (found == by_room.end()) {
-      bins.emplace_back();
-    } else {
-      bin = *found;
-      by_room.erase(found);
-    }
-    bins[bin.second].push_back(static_cast<std::int64_t>(sequence));
-    by_room.insert({bin.first - lengths[sequence], bin.second});
-  }
-  return bins;
-}
 
 std::int64_t bin_room(double fill, std::int64_t capacity, std::int64_t longest) {
   return std::max(static_cast<std::int64_t>(fill * static_cast<double>(capacity)), longest);

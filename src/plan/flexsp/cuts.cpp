@@ -7,10 +7,10 @@ namespace sluice::flexsp {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// Cuts are looked for at so many places at most; between them are whole runs of sequences.
-constexpr std::size_t kMostPlaces = 1024;
+// A run of more than one sequence has at most such a part of all tokens.
+constexpr double kMostRuns = 1024;
 
-// Runs of neighbouring sequences, one each where there are not too many.
+// Runs of neighbouring sequences; cuts are looked for between them.
 struct Runs {
   std::vector<std::size_t> ends;     // 0, and where each run ends
   std::vector<double> tokens, work;  // of all up to there
@@ -18,7 +18,11 @@ struct Runs {
 };
 
 Runs runs_of(std::span<const std::int64_t> lengths, const Prices* prices) {
-  const std::size_t length = (lengths.size() + kMostPlaces - 1) / kMostPlaces;
+  double all = 0;
+  for (const std::int64_t length : lengths)
+    all += static_cast<double>(length);
+  // Few sequences are a run each.
+  const double most = static_cast<double>(lengths.size()) > kMostRuns ? all / kMostRuns : 0;
   Runs runs{{0}, {0}, {0}, {0}};
   double tokens = 0, work = 0, slowest = 0;
   for (std::size_t i = 0; i < lengths.size(); ++i) {
@@ -27,7 +31,9 @@ Runs runs_of(std::span<const std::int64_t> lengths, const Prices* prices) {
       work += prices->least_work(lengths[i]);
       slowest = std::max(slowest, prices->least_load(lengths[i]));
     }
-    if ((i + 1) % length != 0 && i + 1 < lengths.size()) continue;
+    if (i + 1 < lengths.size() &&
+        tokens + static_cast<double>(lengths[i + 1]) - runs.tokens.back() <= most)
+      continue;
     runs.ends.push_back(i + 1);
     runs.tokens.push_back(tokens);
     runs.work.push_back(work);
@@ -75,8 +81,10 @@ std::vector<Cuts> best_cuts(const Runs& runs, int most, const LastCost& last_cos
 
 struct LargestTokens {
   const Runs& runs;
+  double most_tokens;
   double operator()(std::size_t j, std::size_t i, double) const {
-    return runs.tokens[i] - runs.tokens[j];
+    const double tokens = runs.tokens[i] - runs.tokens[j];
+    return tokens > most_tokens ? kInfinity : tokens;
   }
   double operator()(double before, double own) const { return std::max(before, own); }
 };
@@ -93,9 +101,10 @@ struct SumOfTimes {
 
 }  // namespace
 
-std::vector<Cuts> cut_by_tokens(std::span<const std::int64_t> lengths, int most) {
+std::vector<Cuts> cut_by_tokens(std::span<const std::int64_t> lengths, int most,
+                                double most_tokens) {
   const Runs runs = runs_of(lengths, nullptr);
-  return best_cuts(runs, most, LargestTokens{runs});
+  return best_cuts(runs, most, LargestTokens{runs, most_tokens});
 }
 
 std::vector<Cuts> cut_by_time(const Prices& prices, std::span<const std::int64_t> lengths, int most,

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -13,13 +14,14 @@ namespace sluice::flexsp {
 // Where each microbatch ends. The last one ends with the sequences.
 using Cuts = std::vector<std::size_t>;
 
-// For 1 to `most` microbatches, in this order: cuts with the smallest largest number of tokens of a
-// microbatch. Fewer where there are fewer sequences. REQUIRES: there are sequences.
-std::vector<Cuts> cut_by_tokens(std::span<const std::int64_t> lengths, int most);
+// For 1 to `most` microbatches: cuts with the smallest largest number of tokens of a microbatch.
+// None has more than `most_tokens`; no cuts where that cannot be, and none for more microbatches
+// than there are sequences. REQUIRES: there are sequences.
+std::vector<Cuts> cut_by_tokens(std::span<const std::int64_t> lengths, int most,
+                                double most_tokens = std::numeric_limits<double>::infinity());
 
-// For 1 to `most` microbatches: cuts with the least sum of what microbatches take at best, which is
-// the overhead and the longest of: their slowest sequence, and their work shared by all devices.
-// None has more than `most_tokens`; no cuts where that cannot be.
+// Likewise, with the least sum of what microbatches take at best, which is the overhead and the
+// longest of: their slowest sequence, and their work shared by all devices.
 std::vector<Cuts> cut_by_time(const Prices& prices, std::span<const std::int64_t> lengths, int most,
                               double most_tokens);
 

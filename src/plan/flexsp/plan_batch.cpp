@@ -10,6 +10,7 @@
 #include "sluice/base/error.h"
 #include "sluice/base/text.h"
 #include "sluice/plan/flexsp/buckets.h"
+#include "sluice/plan/flexsp/packing.h"
 
 namespace sluice::flexsp {
 namespace {
@@ -17,6 +18,8 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Microbatches that are full to the brim leave no choice of groups.
 constexpr double kFills[] = {1.0, 0.97, 0.94, 0.90};
+// Of bins, likewise: these are filled better than cuts fill microbatches.
+constexpr double kPackedFills[] = {1.0, 0.9};
 // A search among so few sequences ends soon enough to prove something.
 constexpr std::size_t kMostSearched = 40;
 constexpr std::int64_t kNodesToImprove = 20'000;
@@ -68,10 +71,18 @@ class BatchPlanner {
     SLUICE_CHECK(!best_.empty(), "{} sequences cannot be planned", count);
     for (auto& [number, cut] : best_)
       refine(cut);
-    const auto best = std::min_element(
-        best_.begin(), best_.end(),
-        [](const auto& a, const auto& b) { return a.second.seconds < b.second.seconds; });
-    return planned(best->second.cuts);
+    const Cut& best =
+        std::min_element(best_.begin(), best_.end(), [](const auto& a, const auto& b) {
+          return a.second.seconds < b.second.seconds;
+        })->second;
+    std::vector<Microbatch> microbatches;
+    each(best.cuts, [&](Range range) { microbatches.push_back(descending(range)); });
+    // Packed by memory, microbatches have short sequences where long ones leave room for them.
+    double seconds = best.seconds;
+    for (const Prices::Degree& degree : prices_.degrees())
+      for (const double fill : kPackedFills)
+        if (auto packed = packed_below(seconds, degree, fill)) microbatches = std::move(*packed);
+    return planned(microbatches);
   }
 
  private:
@@ -88,6 +99,8 @@ class BatchPlanner {
     }
   }
 
+  using Microbatch = std::vector<std::size_t>;  // numbers in the order of the batch, longest first
+
   struct Cut {
     Cuts cuts;
     double seconds = kInfinity;  // or, while candidates are compared, what it takes at least
@@ -99,16 +112,15 @@ class BatchPlanner {
     const auto consider = [&](std::vector<Cuts> all) {
       for (int m = from; m <= std::min(to, static_cast<int>(all.size())); ++m) {
         Cut cut{std::move(all[static_cast<std::size_t>(m - 1)]), 0};
-        bool fits = !cut.cuts.empty();
-        each(cut.cuts, [&](Range range) { fits = fits && tokens_of(range) <= prices_.all_room(); });
-        if (!fits) continue;
+        if (cut.cuts.empty()) continue;
         each(cut.cuts, [&](Range range) { cut.seconds += least_of(range); });
         candidates.push_back(std::move(cut));
       }
     };
-    consider(cut_by_tokens(ordered_, to));
+    const auto room = static_cast<double>(prices_.all_room());
+    consider(cut_by_tokens(ordered_, to, room));
     for (const double fill : kFills)
-      consider(cut_by_time(prices_, ordered_, to, fill * static_cast<double>(prices_.all_room())));
+      consider(cut_by_time(prices_, ordered_, to, fill * room));
     std::stable_sort(candidates.begin(), candidates.end(),
                      [](const Cut& a, const Cut& b) { return a.seconds < b.seconds; });
     for (Cut& cut : candidates) {
@@ -145,17 +157,45 @@ class BatchPlanner {
     }
   }
 
-  // Longest first: numbers in the order of the batch.
-  std::vector<std::size_t> descending(Range range) const {
-    std::vector<std::size_t> numbers(range.last - range.first);
+  // Microbatches of as many bins as there are groups of a degree, if they take less than `seconds`,
+  // which then is what they take.
+  std::optional<std::vector<Microbatch>> packed_below(double& seconds, const Prices::Degree& degree,
+                                                      double fill) {
+    const std::int64_t longest = *std::max_element(ordered_.begin(), ordered_.end());
+    if (longest > degree.room || sketched_ > kMostSketched) return std::nullopt;
+    const auto room = static_cast<std::int64_t>(fill * static_cast<double>(degree.room));
+    const std::vector<Bin> bins = best_fit_decreasing(ordered_, std::max(room, longest));
+    const auto groups = static_cast<std::size_t>(prices_.devices() / degree.degree);
+    std::vector<Microbatch> out((bins.size() + groups - 1) / groups);
+    if (options_.microbatches > 0 && std::ssize(out) != options_.microbatches) return std::nullopt;
+    for (std::size_t b = 0; b < bins.size(); ++b)
+      for (const std::int64_t number : bins[b])
+        out[b / groups].push_back(static_cast<std::size_t>(number));
+    double all = 0;
+    for (Microbatch& microbatch : out) {
+      std::stable_sort(microbatch.begin(), microbatch.end(),
+                       [&](std::size_t a, std::size_t b) { return ordered_[a] > ordered_[b]; });
+      all += least_of(lengths_of(microbatch));
+    }
+    for (const Microbatch& microbatch : out) {
+      if (all >= seconds) return std::nullopt;
+      all += seconds_of(lengths_of(microbatch)) - least_of(lengths_of(microbatch));
+    }
+    if (all >= seconds) return std::nullopt;
+    seconds = all;
+    return out;
+  }
+
+  Microbatch descending(Range range) const {
+    Microbatch numbers(range.last - range.first);
     std::iota(numbers.begin(), numbers.end(), range.first);
     std::stable_sort(numbers.begin(), numbers.end(),
                      [&](std::size_t a, std::size_t b) { return ordered_[a] > ordered_[b]; });
     return numbers;
   }
-  std::vector<std::int64_t> lengths_of(Range range) const {
+  std::vector<std::int64_t> lengths_of(const Microbatch& microbatch) const {
     std::vector<std::int64_t> lengths;
-    for (const std::size_t number : descending(range))
+    for (const std::size_t number : microbatch)
       lengths.push_back(ordered_[number]);
     return lengths;
   }
@@ -168,21 +208,22 @@ class BatchPlanner {
   }
   double least_of(Range range) {
     const auto [known, is_new] = least_.try_emplace(range, 0);
-    if (is_new) {
-      const std::vector<std::int64_t> lengths = lengths_of(range);
-      known->second = prices_.overhead() + FractionBound(prices_, lengths).least(1e-3);
-    }
+    if (is_new) known->second = least_of(lengths_of(descending(range)));
     return known->second;
+  }
+  double least_of(const std::vector<std::int64_t>& lengths) const {
+    return prices_.overhead() + FractionBound(prices_, lengths).least(1e-3);
   }
   // What a sketch takes, which is close to what the plan will take.
   double seconds_of(Range range) {
     const auto [known, is_new] = seconds_.try_emplace(range, kInfinity);
-    if (is_new) {
-      sketched_ += range.last - range.first;
-      if (const auto sketch = planner_.sketch(lengths_of(range)))
-        known->second = prices_.overhead() + sketch->load;
-    }
+    if (is_new) known->second = seconds_of(lengths_of(descending(range)));
     return known->second;
+  }
+  double seconds_of(const std::vector<std::int64_t>& lengths) {
+    sketched_ += lengths.size();
+    const std::optional<Placement> sketch = planner_.sketch(lengths);
+    return sketch ? prices_.overhead() + sketch->load : kInfinity;
   }
 
   std::optional<Placement> place(const std::vector<std::int64_t>& lengths) {
@@ -220,13 +261,12 @@ class BatchPlanner {
     return best;
   }
 
-  PlannedBatch planned(const Cuts& cuts) {
+  PlannedBatch planned(const std::vector<Microbatch>& microbatches) {
     PlannedBatch batch;
-    each(cuts, [&](Range range) {
-      const std::vector<std::size_t> numbers = descending(range);
+    for (const Microbatch& numbers : microbatches) {
       PlannedMicrobatch& microbatch = batch.microbatches.emplace_back();
       int rank = 0;
-      std::optional<Placement> placement = place(lengths_of(range));
+      std::optional<Placement> placement = place(lengths_of(numbers));
       if (own_ != ordered_) {
         std::vector<std::int64_t> own;
         for (const std::size_t number : numbers)
@@ -253,7 +293,7 @@ class BatchPlanner {
         microbatch.seconds = std::max(microbatch.seconds, out.seconds);
       }
       batch.seconds += microbatch.seconds;
-    });
+    }
     return batch;
   }
 
