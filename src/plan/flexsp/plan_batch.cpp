@@ -26,6 +26,7 @@ constexpr std::int64_t kNodesToImprove = 20'000;
 constexpr std::int64_t kNodesToProve = 3'000'000;
 // Sequences that are placed while the places of cuts are refined.
 constexpr std::size_t kMostSketched = 60'000;
+constexpr std::size_t kMostSketchedTimes = 2560;  // ... or each so often, over the devices
 // So many, and a batch of padded sequences loses next to nothing.
 constexpr int kBuckets = 128;
 constexpr double kProved = 1e-3;  // how near a bound has to come to the plan
@@ -142,9 +143,9 @@ class BatchPlanner {
         const std::size_t first = m == 0 ? 0 : cuts[m - 1], last = cuts[m + 1];
         for (std::size_t step = (last - first) / 4; step > 0; step /= 2)
           for (const std::size_t to : {cuts[m] + step, cuts[m] - std::min(step, cuts[m])}) {
-            if (to <= first || to >= last || sketched_ > kMostSketched) continue;
+            if (to <= first || to >= last || has_sketched_enough()) continue;
             const Range a{first, to}, b{to, last};
-            const double now = seconds_of({first, cuts[m]}) + seconds_of({cuts[m], last});
+            const double now = seconds_of(Range{first, cuts[m]}) + seconds_of(Range{cuts[m], last});
             if (tokens_of(a) > prices_.all_room() || tokens_of(b) > prices_.all_room() ||
                 least_of(a) + least_of(b) >= now)
               continue;
@@ -162,7 +163,7 @@ class BatchPlanner {
   std::optional<std::vector<Microbatch>> packed_below(double& seconds, const Prices::Degree& degree,
                                                       double fill) {
     const std::int64_t longest = *std::max_element(ordered_.begin(), ordered_.end());
-    if (longest > degree.room || sketched_ > kMostSketched) return std::nullopt;
+    if (longest > degree.room || has_sketched_enough()) return std::nullopt;
     const auto room = static_cast<std::int64_t>(fill * static_cast<double>(degree.room));
     const std::vector<Bin> bins = best_fit_decreasing(ordered_, std::max(room, longest));
     const auto groups = static_cast<std::size_t>(prices_.devices() / degree.degree);
@@ -219,6 +220,10 @@ class BatchPlanner {
     const auto [known, is_new] = seconds_.try_emplace(range, kInfinity);
     if (is_new) known->second = seconds_of(lengths_of(descending(range)));
     return known->second;
+  }
+  bool has_sketched_enough() const {
+    return sketched_ > std::max(kMostSketched, kMostSketchedTimes * ordered_.size() /
+                                                   static_cast<std::size_t>(prices_.devices()));
   }
   double seconds_of(const std::vector<std::int64_t>& lengths) {
     sketched_ += lengths.size();
