@@ -23,9 +23,9 @@ constexpr double kPackedFills[] = {1.0, 0.9};
 // A search among so few sequences ends soon enough to prove something.
 constexpr std::size_t kMostSearched = 40;
 constexpr std::int64_t kNodesToImprove = 20'000;
-// Sequences that are placed while the places of cuts are refined.
-constexpr std::size_t kMostSketched = 40'000;
-constexpr std::size_t kMostSketchedTimes = 2560;  // ... or each so often, over the devices
+// How often sequences are placed while the places of cuts are refined, over the number of devices:
+// with more of these it takes longer. A batch counts as so many sequences at least.
+constexpr std::size_t kMostSketched = 2560, kFewestSequences = 1500;
 // So many, and a batch of padded sequences loses next to nothing.
 constexpr int kBuckets = 128;
 constexpr double kNear = 1e-3;  // to a bound: good enough
@@ -221,8 +221,8 @@ class BatchPlanner {
     return known->second;
   }
   bool has_sketched_enough() const {
-    return sketched_ > std::max(kMostSketched, kMostSketchedTimes * ordered_.size() /
-                                                   static_cast<std::size_t>(prices_.devices()));
+    return sketched_ > kMostSketched * std::max(ordered_.size(), kFewestSequences) /
+                           static_cast<std::size_t>(prices_.devices());
   }
   double seconds_of(const std::vector<std::int64_t>& lengths) {
     sketched_ += lengths.size();
