@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "sluice/cost/measured_on.h"
+#include "sluice/cost/sequence_costs.h"
 #include "sluice/cost/slices.h"
 #include "sluice/schedule/generators/generator.h"
 #include "sluice/schedule/schedule.h"
@@ -93,6 +94,7 @@ class Costs {
   int unsplit_stage = -1;  // the first of which B alone is known, not I and W; -1: none
   bool measured = false;   // seconds and bytes; otherwise abstract units and stage-activations
   std::optional<MeasuredOn> measured_on;  // where a profile says it
+  std::optional<SequenceCosts> flexsp;    // of sequences that ranks share, where a profile says it
 
  private:
   int num_stages_;

@@ -2,6 +2,7 @@
 // turn -1 into a huge number and 1.9 into 1.
 #include <fmt/ranges.h>
 
+#include <bit>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -154,7 +155,7 @@ Json parse_file(std::string_view text) {
   }
   check_keys(json, "the file",
              {"schema", "measured_on", "slice_sizes", "stages", "per_microbatch", "links",
-              "default_link", "data_link", "overlap", "contention"});
+              "default_link", "data_link", "overlap", "contention", "flexsp"});
   if (!json.contains("schema") || json["schema"] != 1)
     throw user_error("costs: schema is {}: this version reads schema 1",
                      json.contains("schema") ? shown(json["schema"]) : "missing");
@@ -258,6 +259,47 @@ std::vector<OpCosts> parse_microbatches(const Json& json, const Json& stages, co
   return table;
 }
 
+// What sequences cost that ranks share. All of its entries are required.
+SequenceCosts parse_flexsp(const Json& json) {
+  using Field = std::pair<const char*, double SequenceCosts::*>;
+  constexpr Field kFields[] = {
+      {"a1", &SequenceCosts::a1},
+      {"a2", &SequenceCosts::a2},
+      {"b1", &SequenceCosts::b1},
+      {"stash_bytes_per_token", &SequenceCosts::stash_bytes_per_token},
+      {"state_bytes", &SequenceCosts::state_bytes},
+      {"all_to_all_bytes_per_token", &SequenceCosts::all_to_all_bytes_per_token}};
+  std::vector<std::string> known = {"bytes_per_s", "heads"};
+  for (const auto& [key, field] : kFields)
+    known.emplace_back(key);
+  check_keys(json, "flexsp", known);
+  for (const std::string& key : known)
+    if (!json.contains(key)) throw user_error("costs: flexsp has no '{}'", key);
+  SequenceCosts costs;
+  for (const auto& [key, field] : kFields)
+    costs.*field = amount(json[key], fmt::format("flexsp.{}", key));
+  if (costs.a1 + costs.a2 == 0)
+    throw user_error("costs: flexsp.a1 and flexsp.a2 are 0: sequences need some time");
+  costs.heads = whole_number(json["heads"], "flexsp.heads", "a number of heads");
+  if (costs.heads < 1) throw user_error("costs: flexsp.heads is 0: needs 1 or more");
+  const Json& rates = json["bytes_per_s"];
+  if (!rates.is_object())
+    throw user_error("costs: flexsp.bytes_per_s is {}: needs an object with a number per degree",
+                     shown(rates));
+  for (const auto& [key, value] : rates.items()) {
+    const std::string where = fmt::format("flexsp.bytes_per_s.{}", key);
+    const auto degree = parse_int(key);
+    if (!degree || *degree < 2 || *degree > (1 << 24) ||
+        !std::has_single_bit(static_cast<std::uint64_t>(*degree)))
+      throw user_error("costs: flexsp.bytes_per_s has {}: a degree is a power of two from 2 on",
+                       json_quote(key));
+    const double rate = amount(value, where);
+    if (rate == 0) throw user_error("costs: {} is 0: leave the degree out", where);
+    costs.bytes_per_s[static_cast<int>(*degree)] = rate;
+  }
+  return costs;
+}
+
 // What the file says of stages and of links that have no ends.
 Costs costs_of(const Json& json, const std::vector<StageEntry>& stages) {
   const std::size_t slices = stages.front().f.size();
@@ -291,6 +333,7 @@ Costs costs_of(const Json& json, const std::vector<StageEntry>& stages) {
     check_keys(json[key], key, {"latency_s", "bytes_per_s"});
     *link = parse_link(json[key], key);
   }
+  if (json.contains("flexsp")) costs.flexsp = parse_flexsp(json["flexsp"]);
   if (json.contains("overlap")) {
     costs.overlap = amount(json["overlap"], "overlap");
     if (costs.overlap > 1)

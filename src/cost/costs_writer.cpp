@@ -46,6 +46,19 @@ std::string microbatches_json(const Costs& costs) {
                          : fmt::format("  \"per_microbatch\": [\n{}\n  ],\n", join(objects, ",\n"));
 }
 
+std::string flexsp_json(const SequenceCosts& costs) {
+  std::vector<std::string> rates;
+  for (const auto& [degree, rate] : costs.bytes_per_s)
+    rates.push_back(fmt::format("\"{}\": {}", degree, number(rate)));
+  return fmt::format(
+      "{{\n    \"a1\": {}, \"a2\": {}, \"b1\": {},\n"
+      "    \"stash_bytes_per_token\": {}, \"state_bytes\": {},\n"
+      "    \"all_to_all_bytes_per_token\": {}, \"bytes_per_s\": {{{}}}, \"heads\": {}\n  }}",
+      number(costs.a1), number(costs.a2), number(costs.b1), number(costs.stash_bytes_per_token),
+      number(costs.state_bytes), number(costs.all_to_all_bytes_per_token), join(rates, ", "),
+      costs.heads);
+}
+
 }  // namespace
 
 std::string costs_to_json(const Costs& costs) {
@@ -73,7 +86,7 @@ std::string costs_to_json(const Costs& costs) {
         fmt::format("    {{\"from\": {}, \"to\": {}, {}}}", pair.first, pair.second, fields(link)));
   return fmt::format(
       "{{\n  \"schema\": 1,\n{}{}  \"stages\": [\n{}\n  ],\n{}  \"links\": [{}{}{}],\n"
-      "  \"default_link\": {{{}}},\n{}{}  \"overlap\": {}\n}}\n",
+      "  \"default_link\": {{{}}},\n{}{}{}  \"overlap\": {}\n}}\n",
       costs.measured_on ? fmt::format("  \"measured_on\": {},\n", costs.measured_on->json("  "))
                         : "",
       costs.slice_sizes.empty()
@@ -85,6 +98,7 @@ std::string costs_to_json(const Costs& costs) {
                            : fmt::format("  \"data_link\": {{{}}},\n", fields(costs.data_link)),
       costs.contention.empty() ? ""
                                : fmt::format("  \"contention\": [{}],\n", join(contention, ", ")),
+      costs.flexsp ? fmt::format("  \"flexsp\": {},\n", flexsp_json(*costs.flexsp)) : "",
       number(costs.overlap));
 }
 

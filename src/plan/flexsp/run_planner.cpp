@@ -1,0 +1,159 @@
+#include "sluice/plan/flexsp/run_planner.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "sluice/base/error.h"
+#include "sluice/base/text.h"
+#include "sluice/config/batch_strategy.h"
+#include "sluice/plan/flexsp/baselines.h"
+#include "sluice/plan/flexsp/pipelined.h"
+#include "sluice/plan/flexsp/run_cluster.h"
+
+namespace sluice::flexsp {
+namespace {
+
+constexpr double kFill = 0.9;  // of groups that have one degree
+
+// The schedules of a run, by their number of microbatches.
+class Schedules {
+ public:
+  explicit Schedules(const RunPlan& plan) : config_(plan.config) {
+    known_.emplace(plan.schedule.num_microbatches, plan.schedule);
+  }
+
+  const Schedule* of(int num_microbatches) {
+    const std::lock_guard lock(mutex_);
+    const auto [known, is_new] = known_.try_emplace(num_microbatches, std::nullopt);
+    if (is_new) known->second = made(num_microbatches);
+    return known->second ? &*known->second : nullptr;
+  }
+
+ private:
+  std::optional<Schedule> made(int num_microbatches) const {
+    if (!config_.parallelism.pipeline_parallel_schedule_csv.empty()) return std::nullopt;
+    Config config = config_;
+    config.flexsp = {};
+    config.parallelism.num_microbatches = num_microbatches;
+    try {
+      return plan_run(config).plan.schedule;
+    } catch (const UserError&) {
+      return std::nullopt;  // not so many
+    }
+  }
+
+  const Config config_;
+  std::mutex mutex_;
+  std::map<int, std::optional<Schedule>> known_;
+};
+
+class Planner {
+ public:
+  explicit Planner(const PlannedRun& run)
+      : cluster_(run_cluster(run.plan, run.times).cluster),
+        strategy_(*batch_strategy(run.plan.config.flexsp.strategy)),
+        trials_(run.plan.config.flexsp.trials),
+        stages_(run.plan.schedule.num_devices()),
+        schedule_name_(run.plan.schedule.name),
+        schedules_(run.plan),
+        pipeline_(run.plan, run.times, [this](int count) { return schedules_.of(count); }) {
+    const int degree = strategy_.degree;
+    const auto& degrees = cluster_.degrees;
+    if (degree > 0 && std::find(degrees.begin(), degrees.end(), degree) == degrees.end())
+      throw user_error("flexsp.strategy is {}: groups can have {} data ranks here; use one of them",
+                       run.plan.config.flexsp.strategy, fmt::join(degrees, ", "));
+  }
+
+  const Cluster& cluster() const { return cluster_; }
+  const Schedule& schedule(int num_microbatches) {
+    const Schedule* const found = schedules_.of(num_microbatches);
+    SLUICE_CHECK(found, "{} takes no {} microbatches", schedule_name_, num_microbatches);
+    return *found;
+  }
+
+  BatchPlanner::Planned plan(std::span<const std::int64_t> lengths) {
+    check_lengths(cluster_, lengths);
+    const std::vector<PlannedBatch> some = candidates(lengths);
+    if (some.empty())
+      throw bad_data(
+          "flexsp.strategy is fixed:{}: such a group holds {}, and a sequence has {}; use larger "
+          "groups, or drop or truncate it (data.overlong)",
+          strategy_.degree, counted(cluster_.capacity_tokens * strategy_.degree, "token"),
+          *std::max_element(lengths.begin(), lengths.end()));
+    const std::optional<PlannedBatch> best = pipeline_.best(some, lengths);
+    if (!best)
+      throw user_error(
+          "{} takes no plan of this batch: not its numbers of microbatches ({}), or not within "
+          "parallelism.device_memory_mib; use another parallelism.pipeline_parallel_schedule",
+          schedule_name_, fmt::join(numbers(some), ", "));
+    return {best->plan(), best->seconds};
+  }
+
+ private:
+  static std::vector<std::size_t> numbers(const std::vector<PlannedBatch>& batches) {
+    std::vector<std::size_t> out;
+    for (const PlannedBatch& batch : batches)
+      out.push_back(batch.microbatches.size());
+    return out;
+  }
+
+  std::vector<PlannedBatch> candidates(std::span<const std::int64_t> lengths) const {
+    std::vector<PlannedBatch> out;
+    const auto add = [&](std::optional<PlannedBatch> batch) {
+      if (batch) out.push_back(std::move(*batch));
+    };
+    switch (strategy_.kind) {
+      case BatchStrategy::Kind::fixed:
+        add(fixed_degree(cluster_, lengths, strategy_.degree, kFill));
+        return out;
+      case BatchStrategy::Kind::batch_ada:
+        if (auto adapted = batch_ada(cluster_, lengths, kFill)) add(std::move(adapted->batch));
+        return out;
+      case BatchStrategy::Kind::flex: break;
+    }
+    add(plan_batch(cluster_, lengths, {.trials = trials_}));
+    // A pipeline is idle for less of its time when there are more microbatches.
+    for (int rounds = 1; stages_ > 1 && rounds <= 4; ++rounds)
+      if (const int count = rounds * stages_;
+          count > std::ssize(out.front().microbatches) && count <= std::ssize(lengths))
+        add(plan_microbatches(cluster_, lengths, count));
+    return out;
+  }
+
+  const Cluster cluster_;
+  const BatchStrategy strategy_;
+  const int trials_, stages_;
+  const std::string schedule_name_;
+  Schedules schedules_;
+  const Pipeline pipeline_;
+};
+
+std::string identity_of(const Cluster& cluster) {
+  const SequenceCosts& costs = cluster.costs;
+  std::vector<std::string> rates;
+  for (const auto& [degree, rate] : costs.bytes_per_s)
+    rates.push_back(fmt::format("{}: {}", degree, rate));
+  return fmt::format(
+      "{} tokens on {} ranks in groups of {}; a1 {}, a2 {}, b1 {}, {} bytes per token at {}",
+      cluster.capacity_tokens, cluster.devices, fmt::join(cluster.degrees, ", "), costs.a1,
+      costs.a2, costs.b1, costs.all_to_all_bytes_per_token, join(rates, ", "));
+}
+
+}  // namespace
+
+std::shared_ptr<const BatchPlanner> run_planner(const PlannedRun& run) {
+  if (!run.plan.config.flexsp.enabled) return nullptr;
+  const auto planner = std::make_shared<Planner>(run);
+  BatchPlanner out;
+  out.plan = [planner](std::span<const std::int64_t> lengths) { return planner->plan(lengths); };
+  out.schedule = [planner](int count) -> const Schedule& { return planner->schedule(count); };
+  out.identity = identity_of(planner->cluster());
+  return std::make_shared<const BatchPlanner>(std::move(out));
+}
+
+}  // namespace sluice::flexsp
