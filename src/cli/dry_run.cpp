@@ -154,9 +154,13 @@ std::vector<std::string> next_batches(const RunPlan& plan, const Dataset& traini
     const std::vector<std::int64_t> lengths = training.lengths((number - 1) * size, number * size);
     BatchPlan batch;
     if (plan.planner) {
-      BatchPlanner::Planned planned = plan.planner->plan(lengths);
-      remarks.push_back(planned_text(number, planned));
-      batch = std::move(planned.plan);
+      try {
+        BatchPlanner::Planned planned = plan.planner->plan(lengths);
+        remarks.push_back(planned_text(number, planned));
+        batch = std::move(planned.plan);
+      } catch (const UserError& error) {
+        throw UserError(fmt::format("the plan of step {}: {}", number, error.what()), error.code());
+      }
     } else {
       batch = batch_plan_of(plan, number, lengths);
     }

@@ -25,8 +25,8 @@ RunTimes run_times(const RunPlan& plan) {
     const Costs profile = stage_costs_from_json(read_text(file, kMaxCostsBytes));
     if (profile.measured_on) {
       MeasuredOn run = measured_on(plan);
-      // Planned microbatches have any number of sequences.
-      if (plan.config.flexsp.enabled) run.sequences = profile.measured_on->sequences;
+      // Microbatches of unequal sequences have any number of them.
+      if (plan.ragged()) run.sequences = profile.measured_on->sequences;
       check_measured_on(*profile.measured_on, run);
     }
     times.flexsp = profile.flexsp;

@@ -27,13 +27,15 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// Lengths of a half each, down to a 64th, once and in rows of 4, 16, ...
+// The longest sequence, a half of it, a quarter, ..., each alone and in rows of 4, 16 and 64. Four
+// lengths at least; beyond that none of fewer than 64 tokens, of which hardly anything depends on
+// the tokens.
 std::vector<SequencePoint> points_of(const RunPlan& plan) {
-  const std::int64_t longest = plan.config.training.sequence_length;
+  constexpr int kLeast = 4, kMost = 7, kShort = 64;
   const std::int64_t most = plan.largest_share(0).tokens;
+  std::int64_t length = plan.config.training.sequence_length;
   std::vector<SequencePoint> points;
-  for (std::int64_t length = longest; length >= std::max<std::int64_t>(longest / 64, 1);
-       length /= 2)
+  for (int n = 0; n < kMost && length > 0 && (n < kLeast || length >= kShort); ++n, length /= 2)
     for (std::int64_t count = 1; count * length <= most && count <= 64; count *= 4)
       points.push_back({length, count, 0});
   return points;
@@ -186,9 +188,7 @@ SequenceProfile profile_sequences(const RunPlan& plan, const Machine& machine, C
     if (world.rank() == 0 && profile.on_progress)
       profile.on_progress(
           fmt::format("profiling sequences: {} of {} tokens", point.count, point.length));
-    point.seconds = sequences.seconds(point, profile.seconds);
-    out.busiest_tokens =
-        std::max(out.busiest_tokens, static_cast<double>(point.length * point.count));
+    point.seconds = sequences.seconds(point, profile.seconds / 2);
   }
   out.points = static_cast<int>(points.size());
   out.fit = fit_sequences(points);

@@ -14,7 +14,6 @@ struct SequenceProfile {
   SequenceCosts costs;  // without what memory takes, which is not measured
   SequenceFit fit;
   int points = 0;
-  double busiest_tokens = 0;  // of the largest point
 };
 
 // Every rank calls it and gets the same result. Each runs the ops of one microbatch through the

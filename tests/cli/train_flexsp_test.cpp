@@ -69,9 +69,14 @@ class TrainFlexsp : public test::TinyRun {
     EXPECT_EQ(ran.code, 0) << ran.err;
     return ran.code == 0 ? Json::parse(ran.out)["weights_sha256"] : "";
   }
+  // The small program, which needs no torch.
+  Ran dry_run(const std::string& flags) const {
+    return test::run_shell(fmt::format("'{}' train run.toml {} --dry-run", SLUICE_BINARY, flags),
+                           folder_.path());
+  }
   void expect_refused(const std::string& flags, int code, const std::string& part) const {
     SCOPED_TRACE(part);
-    const Ran ran = train(flags);
+    const Ran ran = dry_run(flags);
     EXPECT_EQ(ran.code, code) << ran.err;
     EXPECT_NE(ran.err.find(part), std::string::npos) << ran.err;
     EXPECT_EQ(split(ran.err, '\n').size(), 2U) << ran.err;
@@ -169,6 +174,24 @@ TEST_F(TrainFlexsp, AResumedRunPlansStepsAgainThatWereNotSaved) {
   EXPECT_EQ(read("metrics/plans.jsonl"), until_6);
 }
 
+TEST_F(TrainFlexsp, AProfileHasWhatPlanningNeeds) {
+  const Ran ran = sluice("profile run.toml --out measured.json " + std::string(kPlanned));
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_NE(ran.out.find("measurements with a mean error of "), std::string::npos) << ran.out;
+  EXPECT_NE(ran.out.find("all-to-all of 4 ranks: "), std::string::npos) << ran.out;
+  const Json costs = Json::parse(read("measured.json"))["flexsp"];
+  EXPECT_GT(costs["a1"].get<double>() + costs["a2"].get<double>(), 0);
+  EXPECT_EQ(costs["heads"], 4);
+  // Two layers of each device: queries, keys, values, output and their gradients, 32 floats each.
+  EXPECT_EQ(costs["all_to_all_bytes_per_token"], 2 * 8 * 32 * 4);
+  EXPECT_GT(costs["stash_bytes_per_token"].get<double>(), 0);
+  EXPECT_GT(costs["state_bytes"].get<double>(), 0);
+  EXPECT_EQ(costs["bytes_per_s"].size(), 2U);
+  const Ran trained = train(kPlanned + std::string("--parallelism.costs=measured.json "
+                                                   "--training.steps=1"));
+  EXPECT_EQ(trained.code, 0) << trained.err;
+}
+
 TEST_F(TrainFlexsp, OtherStrategiesAndNumbersOfMicrobatchesThatAScheduleTakes) {
   const std::string two = kPlanned + std::string("--training.steps=2 ");
   ASSERT_EQ(train(two + kOneStage + "--flexsp.strategy=fixed:4").code, 0);
@@ -189,8 +212,7 @@ TEST_F(TrainFlexsp, OtherStrategiesAndNumbersOfMicrobatchesThatAScheduleTakes) {
 }
 
 TEST_F(TrainFlexsp, ADryRunShowsTheFirstPlansWithoutTorch) {
-  const Ran ran = test::run_shell(
-      fmt::format("'{}' train run.toml {} --dry-run", SLUICE_BINARY, kPlanned), folder_.path());
+  const Ran ran = dry_run(kPlanned);
   ASSERT_EQ(ran.code, 0) << ran.err;
   for (const char* part : {"\nstep 1: ", " s predicted; ", " in groups of <", "\nstep 4: "})
     EXPECT_NE(ran.out.find(part), std::string::npos) << part << ran.out;
@@ -218,7 +240,11 @@ TEST_F(TrainFlexsp, WhatDoesNotFitIsRefusedInOneLine) {
   expect_refused(one + "--parallelism.device_memory_mib=0.5", 2,
                  "parallelism.device_memory_mib is 0.50, and device 0 needs ");
   // Room for one or two tokens on each of four ranks.
-  expect_refused(one + "--parallelism.device_memory_mib=1.14", 3, "the plan of step 1: sequence ");
+  const std::string tight = one + "--parallelism.device_memory_mib=1.14";
+  expect_refused(tight, 3, "the plan of step 1: sequence ");
+  const Ran ran = train(tight);
+  EXPECT_EQ(ran.code, 3) << ran.err;
+  EXPECT_NE(ran.err.find("the plan of step 1: sequence "), std::string::npos) << ran.err;
   EXPECT_FALSE(std::filesystem::exists(folder_.path() + "/checkpoints/LATEST"));
 }
 

@@ -209,7 +209,7 @@ TEST_F(TrainOverMpi, PlansBatchesAsThreadsDo) {
   // Only rank 0 knows what is wrong, and says it once.
   clear();
   const Ran refused =
-      mpi(flags + "--flexsp.strategy=fixed:1 --parallelism.device_memory_mib=1.1", 4);
+      mpi(flags + "--flexsp.strategy=fixed:1 --parallelism.device_memory_mib=0.85", 4);
   EXPECT_EQ(refused.code, 3) << refused.err;
   EXPECT_EQ(count(refused.err, "the plan of step 1: "), 1U) << refused.err;
 }

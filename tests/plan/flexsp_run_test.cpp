@@ -77,7 +77,7 @@ TEST_F(FlexspRun, ARankHasAsManyTokensAsItsCapLeavesRoomForAndNotOneMore) {
 TEST_F(FlexspRun, PlansAreValidEqualForEqualLengthsAndWithinTheCap) {
   for (const int devices : {1, 2}) {
     Config capped = config("1f1b", devices);
-    capped.parallelism.device_memory_mib = {4.5};
+    capped.parallelism.device_memory_mib = {devices == 1 ? 6.0 : 4.5};
     const PlannedRun run = plan_run(capped);
     const BatchPlanner::Planned planned = run_planner(run)->plan(kLengths);
     EXPECT_EQ(problem_of(planned.plan, run.plan.batch_limits()), "");

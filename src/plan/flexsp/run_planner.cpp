@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 
 #include "sluice/base/error.h"
 #include "sluice/base/text.h"
@@ -34,22 +35,34 @@ class Schedules {
     return known->second ? &*known->second : nullptr;
   }
 
+  // Why there is none of some number; "": there was one of every number so far.
+  std::string refusal() {
+    const std::lock_guard lock(mutex_);
+    return refusal_;
+  }
+
  private:
-  std::optional<Schedule> made(int num_microbatches) const {
-    if (!config_.parallelism.pipeline_parallel_schedule_csv.empty()) return std::nullopt;
+  std::optional<Schedule> made(int num_microbatches) {
+    const std::string& csv = config_.parallelism.pipeline_parallel_schedule_csv;
+    if (!csv.empty()) {
+      refusal_ = fmt::format("the schedule in {} has another number", csv);
+      return std::nullopt;
+    }
     Config config = config_;
     config.flexsp = {};
     config.parallelism.num_microbatches = num_microbatches;
     try {
       return plan_run(config).plan.schedule;
-    } catch (const UserError&) {
-      return std::nullopt;  // not so many
+    } catch (const UserError& error) {
+      refusal_ = error.what();
+      return std::nullopt;
     }
   }
 
   const Config config_;
   std::mutex mutex_;
   std::map<int, std::optional<Schedule>> known_;
+  std::string refusal_;
 };
 
 class Planner {
@@ -86,11 +99,14 @@ class Planner {
           strategy_.degree, counted(cluster_.capacity_tokens * strategy_.degree, "token"),
           *std::max_element(lengths.begin(), lengths.end()));
     const std::optional<PlannedBatch> best = pipeline_.best(some, lengths);
-    if (!best)
+    if (!best) {
+      const std::string refusal = schedules_.refusal();
       throw user_error(
-          "{} takes no plan of this batch: not its numbers of microbatches ({}), or not within "
-          "parallelism.device_memory_mib; use another parallelism.pipeline_parallel_schedule",
-          schedule_name_, fmt::join(numbers(some), ", "));
+          "the batch can be planned in {} microbatches, and {} cannot run it: {}; use another "
+          "parallelism.pipeline_parallel_schedule",
+          fmt::join(numbers(some), " or "), schedule_name_,
+          refusal.empty() ? "it would keep more than parallelism.device_memory_mib" : refusal);
+    }
     return {best->plan(), best->seconds};
   }
 
@@ -102,7 +118,15 @@ class Planner {
     return out;
   }
 
-  std::vector<PlannedBatch> candidates(std::span<const std::int64_t> lengths) const {
+  // The first number from `count` on that the schedule takes, looking at a few; above `most`: none.
+  int next_allowed(int count, int most) {
+    constexpr int kFew = 64;
+    for (int n = count; n <= std::min(most, count + kFew); ++n)
+      if (schedules_.of(n)) return n;
+    return most + 1;
+  }
+
+  std::vector<PlannedBatch> candidates(std::span<const std::int64_t> lengths) {
     std::vector<PlannedBatch> out;
     const auto add = [&](std::optional<PlannedBatch> batch) {
       if (batch) out.push_back(std::move(*batch));
@@ -117,11 +141,16 @@ class Planner {
       case BatchStrategy::Kind::flex: break;
     }
     add(plan_batch(cluster_, lengths, {.trials = trials_}));
-    // A pipeline is idle for less of its time when there are more microbatches.
+    const auto planned = static_cast<int>(out.front().microbatches.size());
+    const auto most = static_cast<int>(std::ssize(lengths));
+    // A pipeline is idle for less of its time when there are more microbatches; and the schedule
+    // may not take as many as were planned, but more.
+    std::set<int> counts;
     for (int rounds = 1; stages_ > 1 && rounds <= 4; ++rounds)
-      if (const int count = rounds * stages_;
-          count > std::ssize(out.front().microbatches) && count <= std::ssize(lengths))
-        add(plan_microbatches(cluster_, lengths, count));
+      counts.insert(next_allowed(std::max(planned, rounds * stages_), most));
+    counts.insert(next_allowed(planned, most));
+    for (const int count : counts)
+      if (count > planned && count <= most) add(plan_microbatches(cluster_, lengths, count));
     return out;
   }
 
