@@ -139,7 +139,8 @@ std::string planned_text(std::int64_t step, const BatchPlanner::Planned& planned
 
 // What the batches after step `resumed` hold, of unequal sequences, where the table has the most
 // that any may; and how they are planned.
-std::vector<std::string> next_batches(const RunPlan& plan, const Dataset& training, std::int64_t resumed) {
+std::vector<std::string> next_batches(const RunPlan& plan, const Dataset& training,
+                                      std::int64_t resumed) {
   constexpr std::int64_t kMostBatches = 16, kMostPlanned = 4, kMostOps = 2'000'000;
   std::int64_t ops = 0;
   for (const Program& program : plan.schedule.programs)

@@ -119,6 +119,9 @@ TEST_F(TrainFlexsp, GivesTheLossesOfARunWithoutItAndReplaysWithTheSameBits) {
       EXPECT_GE(row["plan_wait_s"].get<double>(), 0);
       EXPECT_GT(row["all_to_all_s"].get<double>(), 0);
       EXPECT_GE(row["padded_tokens"].get<int>(), row["tokens"].get<int>());
+      for (std::size_t rank = 0; rank < row["peak_stash_bytes"].size(); ++rank)
+        EXPECT_LE(row["peak_stash_bytes"][rank].get<std::int64_t>(),
+                  row["predicted_peak_stash_bytes"][rank].get<std::int64_t>());
     }
 
     const std::string bits = weights();
@@ -240,7 +243,7 @@ TEST_F(TrainFlexsp, WhatDoesNotFitIsRefusedInOneLine) {
   expect_refused(one + "--parallelism.device_memory_mib=0.5", 2,
                  "parallelism.device_memory_mib is 0.50, and device 0 needs ");
   // Room for one or two tokens on each of four ranks.
-  const std::string tight = one + "--parallelism.device_memory_mib=1.14";
+  const std::string tight = one + "--parallelism.device_memory_mib=1.2";
   expect_refused(tight, 3, "the plan of step 1: sequence ");
   const Ran ran = train(tight);
   EXPECT_EQ(ran.code, 3) << ran.err;

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "sluice/plan/flexsp/cuts.h"
-#include "sluice/plan/run_memory.h"
 #include "sluice/run/op_costs.h"
 #include "sluice/sim/simulate.h"
 
@@ -57,14 +55,6 @@ Pipeline::Pipeline(const RunPlan& plan, const RunTimes& times, ScheduleFor sched
       work += seconds_of_ops(times_.at(stage, 0), split);
     busiest_ = std::max(busiest_, work);
   }
-  const std::vector<double>& caps = plan_.config.parallelism.device_memory_mib;
-  if (caps.empty() || !plan_.most_planned) return;
-  const std::vector<RankMemory> ranks = memory_by_rank(plan_);
-  for (std::size_t d = 0; d < ranks.size(); ++d) {
-    const double cap = caps[caps.size() == 1 ? 0 : d] * (1 << 20);
-    const auto other = static_cast<double>(ranks[d].total() - ranks[d].stash);
-    bytes_allowed_.push_back(cap > 0 ? cap - other : 1e18);
-  }
 }
 
 std::optional<double> Pipeline::seconds(const PlannedBatch& batch,
@@ -92,8 +82,9 @@ std::optional<double> Pipeline::seconds(const PlannedBatch& batch,
   }
   costs.set_microbatches(std::move(table));
   const Simulation simulation = simulate(*schedule, costs);
-  for (std::size_t d = 0; d < bytes_allowed_.size(); ++d)
-    if (simulation.devices[d].peak_bytes > bytes_allowed_[d]) return std::nullopt;
+  for (std::size_t d = 0; d < plan_.peak_stash_bytes.size(); ++d)
+    if (simulation.devices[d].peak_bytes > static_cast<double>(plan_.peak_stash_bytes[d]))
+      return std::nullopt;
   return simulation.makespan;
 }
 
@@ -151,40 +142,6 @@ std::vector<std::vector<std::size_t>> orders_of(std::span<const double> seconds)
   add(middle);
   add(ends);
   return orders;
-}
-
-std::optional<PlannedBatch> plan_microbatches(const Cluster& cluster,
-                                              std::span<const std::int64_t> lengths,
-                                              int num_microbatches) {
-  std::vector<std::size_t> order(lengths.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return lengths[a] > lengths[b]; });
-  std::vector<std::int64_t> sorted;
-  for (const std::size_t number : order)
-    sorted.push_back(lengths[number]);
-  const Prices prices(cluster);
-  const std::vector<Cuts> cuts =
-      cut_by_time(prices, sorted, num_microbatches, static_cast<double>(prices.all_room()));
-  const auto wanted = static_cast<std::size_t>(num_microbatches - 1);
-  if (wanted >= cuts.size() || cuts[wanted].empty()) return std::nullopt;
-  PlannedBatch out;
-  std::size_t first = 0;
-  for (const std::size_t last : cuts[wanted]) {
-    const auto part = std::span(sorted).subspan(first, last - first);
-    PlannedBatch planned = plan_batch(cluster, part, {.trials = 1});
-    for (PlannedMicrobatch& microbatch : planned.microbatches) {
-      for (PlannedGroup& group : microbatch.groups) {
-        for (std::int64_t& sequence : group.group.sequences)
-          sequence = static_cast<std::int64_t>(order[first + static_cast<std::size_t>(sequence)]);
-        std::sort(group.group.sequences.begin(), group.group.sequences.end());
-      }
-      out.microbatches.push_back(std::move(microbatch));
-    }
-    out.seconds += planned.seconds;
-    first = last;
-  }
-  return out;
 }
 
 }  // namespace sluice::flexsp

@@ -22,8 +22,8 @@ class Pipeline {
   Pipeline(const RunPlan& plan, const RunTimes& times, ScheduleFor schedule_for);
 
   // Makespan in seconds, each microbatch taking what its slowest group takes on the busiest device.
-  // Nothing where the schedule does not take so many microbatches, or where a device would keep
-  // more than its cap.
+  // Nothing where the schedule does not take so many microbatches, or where a device would stash
+  // more than the run's plan says (peak_stash_bytes).
   std::optional<double> seconds(const PlannedBatch& batch,
                                 std::span<const std::int64_t> lengths) const;
 
@@ -38,17 +38,10 @@ class Pipeline {
   Costs times_;  // of one microbatch of any size, by stage
   Link link_;
   ScheduleFor schedule_for_;
-  double busiest_ = 0;                 // work of a device in a microbatch
-  std::vector<double> bytes_allowed_;  // by device, of stashes; empty: no caps
+  double busiest_ = 0;  // work of a device in a microbatch
 };
 
 // Orders in which microbatches that take so long are tried, the given one first, each once.
 std::vector<std::vector<std::size_t>> orders_of(std::span<const double> seconds);
-
-// The batch cut into so many microbatches, or a few more where memory is short. Nothing where that
-// cannot be. REQUIRES: check_lengths().
-std::optional<PlannedBatch> plan_microbatches(const Cluster& cluster,
-                                              std::span<const std::int64_t> lengths,
-                                              int num_microbatches);
 
 }  // namespace sluice::flexsp

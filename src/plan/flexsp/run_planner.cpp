@@ -20,6 +20,7 @@ namespace sluice::flexsp {
 namespace {
 
 constexpr double kFill = 0.9;  // of groups that have one degree
+constexpr int kMostReduced = 10;
 
 // The schedules of a run, by their number of microbatches.
 class Schedules {
@@ -91,23 +92,29 @@ class Planner {
 
   BatchPlanner::Planned plan(std::span<const std::int64_t> lengths) {
     check_lengths(cluster_, lengths);
-    const std::vector<PlannedBatch> some = candidates(lengths);
-    if (some.empty())
+    const std::int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+    // More microbatches may be kept at once than those that the memory was worked out for, so each
+    // has to be smaller.
+    Cluster cluster = cluster_;
+    std::vector<PlannedBatch> tried;
+    for (int reduced = 0; reduced < kMostReduced && longest <= room_of(cluster); ++reduced) {
+      std::vector<PlannedBatch> some = candidates(cluster, lengths);
+      if (const auto best = pipeline_.best(some, lengths)) return {best->plan(), best->seconds};
+      if (tried.empty()) tried = std::move(some);
+      cluster.capacity_tokens = cluster.capacity_tokens * 3 / 4;
+    }
+    if (tried.empty())
       throw bad_data(
           "flexsp.strategy is fixed:{}: such a group holds {}, and a sequence has {}; use larger "
           "groups, or drop or truncate it (data.overlong)",
-          strategy_.degree, counted(cluster_.capacity_tokens * strategy_.degree, "token"),
-          *std::max_element(lengths.begin(), lengths.end()));
-    const std::optional<PlannedBatch> best = pipeline_.best(some, lengths);
-    if (!best) {
-      const std::string refusal = schedules_.refusal();
-      throw user_error(
-          "the batch can be planned in {} microbatches, and {} cannot run it: {}; use another "
-          "parallelism.pipeline_parallel_schedule",
-          fmt::join(numbers(some), " or "), schedule_name_,
-          refusal.empty() ? "it would keep more than parallelism.device_memory_mib" : refusal);
-    }
-    return {best->plan(), best->seconds};
+          strategy_.degree, counted(cluster_.capacity_tokens * strategy_.degree, "token"), longest);
+    const std::string refusal = schedules_.refusal();
+    throw user_error("the batch can be planned in {} microbatches, and {} cannot run it: {}",
+                     fmt::join(numbers(tried), " or "), schedule_name_,
+                     refusal.empty()
+                         ? "it would stash more than there is room for; use a schedule that keeps "
+                           "fewer microbatches, or raise parallelism.device_memory_mib"
+                         : refusal + "; use another parallelism.pipeline_parallel_schedule");
   }
 
  private:
@@ -126,21 +133,26 @@ class Planner {
     return most + 1;
   }
 
-  std::vector<PlannedBatch> candidates(std::span<const std::int64_t> lengths) {
+  static std::int64_t room_of(const Cluster& cluster) {
+    return cluster.capacity_tokens * cluster.degrees.back();
+  }
+
+  std::vector<PlannedBatch> candidates(const Cluster& cluster,
+                                       std::span<const std::int64_t> lengths) {
     std::vector<PlannedBatch> out;
     const auto add = [&](std::optional<PlannedBatch> batch) {
-      if (batch) out.push_back(std::move(*batch));
+      if (batch && !batch->microbatches.empty()) out.push_back(std::move(*batch));
     };
     switch (strategy_.kind) {
       case BatchStrategy::Kind::fixed:
-        add(fixed_degree(cluster_, lengths, strategy_.degree, kFill));
+        add(fixed_degree(cluster, lengths, strategy_.degree, kFill));
         return out;
       case BatchStrategy::Kind::batch_ada:
-        if (auto adapted = batch_ada(cluster_, lengths, kFill)) add(std::move(adapted->batch));
+        if (auto adapted = batch_ada(cluster, lengths, kFill)) add(std::move(adapted->batch));
         return out;
       case BatchStrategy::Kind::flex: break;
     }
-    add(plan_batch(cluster_, lengths, {.trials = trials_}));
+    add(plan_batch(cluster, lengths, {.trials = trials_}));
     const auto planned = static_cast<int>(out.front().microbatches.size());
     const auto most = static_cast<int>(std::ssize(lengths));
     // A pipeline is idle for less of its time when there are more microbatches; and the schedule
@@ -150,7 +162,8 @@ class Planner {
       counts.insert(next_allowed(std::max(planned, rounds * stages_), most));
     counts.insert(next_allowed(planned, most));
     for (const int count : counts)
-      if (count > planned && count <= most) add(plan_microbatches(cluster_, lengths, count));
+      if (count > planned && count <= most)
+        add(plan_batch(cluster, lengths, {.trials = trials_, .microbatches = count}));
     return out;
   }
 

@@ -1,5 +1,7 @@
 // What plans the batches of a run: how many tokens its ranks may have, numbers of microbatches and
 // their order in a pipeline, strategies.
+#include "sluice/plan/flexsp/run_planner.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,7 +12,6 @@
 #include "sluice/plan/flexsp/baselines.h"
 #include "sluice/plan/flexsp/pipelined.h"
 #include "sluice/plan/flexsp/run_cluster.h"
-#include "sluice/plan/flexsp/run_planner.h"
 #include "sluice/plan/run_memory.h"
 #include "sluice/plan/searched_schedule.h"
 #include "support/plans.h"
@@ -93,6 +94,26 @@ TEST_F(FlexspRun, PlansAreValidEqualForEqualLengthsAndWithinTheCap) {
       for (std::size_t d = 0; d < peaks.size(); ++d)
         EXPECT_LE(peaks[d], run.plan.peak_stash_bytes[d]);
     }
+  }
+}
+
+// The memory is worked out for one microbatch at a time, and the first stage keeps two.
+TEST_F(FlexspRun, ManyMicrobatchesAtOnceAreSmallerOnes) {
+  Config all = config("1f1b", 2);
+  all.parallelism.num_microbatches = 1;
+  all.parallelism.device_memory_mib = {4.5};
+  const PlannedRun run = plan_run(all);
+  const auto planner = run_planner(run);
+  const BatchPlan plan = planner->plan(kLengths).plan;
+  EXPECT_EQ(problem_of(plan, run.plan.batch_limits()), "");
+  EXPECT_GE(plan.num_microbatches(), 2);
+  RunPlan step = run.plan;
+  step.schedule = planner->schedule(plan.num_microbatches());
+  for (int rank = 0; rank < 4; ++rank) {
+    step.shares = token_shares(plan, kLengths, rank, 1);
+    const std::vector<std::int64_t> peaks = predicted_peaks(step);
+    for (std::size_t d = 0; d < peaks.size(); ++d)
+      EXPECT_LE(peaks[d], run.plan.peak_stash_bytes[d]);
   }
 }
 
@@ -181,18 +202,6 @@ TEST(OrdersOf, EachIsAPermutationAndTheGivenOneComesFirst) {
   const auto orders = orders_of(seconds);
   EXPECT_NE(std::find(orders.begin(), orders.end(), std::vector<std::size_t>{2, 3, 1, 4, 0}),
             orders.end());  // 1 5 9 7 3
-}
-
-TEST_F(FlexspRun, AGivenNumberOfMicrobatchesHasEverySequenceOnce) {
-  const PlannedRun run = plan_run(config());
-  const Cluster cluster = run_cluster(run.plan, run.times).cluster;
-  for (const int count : {1, 3, 16}) {
-    const auto batch = plan_microbatches(cluster, kLengths, count);
-    ASSERT_TRUE(batch);
-    EXPECT_EQ(std::ssize(batch->microbatches), count);
-    EXPECT_EQ(problem_of(batch->plan(), run.plan.batch_limits()), "");
-  }
-  EXPECT_FALSE(plan_microbatches(cluster, kLengths, 17));
 }
 
 }  // namespace
