@@ -86,7 +86,7 @@ class Sequences {
                       {&tensor_group_, tensor_.sequence_norms(), plan_.scatter(), nullptr});
     const double first = round(executor, batch);
     // As many rounds on every rank: with sharded parameters they gather together.
-    double wanted = std::clamp(budget / std::max(first, 1e-9), 5.0, 50.0);
+    double wanted = std::clamp(budget / std::max(first, 1e-9), 3.0, 50.0);
     world().broadcast(0, std::as_writable_bytes(std::span(&wanted, 1)), "profile");
     world().barrier("profile");
     std::vector<double> rounds;
