@@ -7,13 +7,14 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <map>
 
 #include "sluice/base/error.h"
 #include "sluice/base/names.h"
 #include "sluice/base/text.h"
 #include "sluice/cli/report.h"
 #include "sluice/plan/searched_schedule.h"
-#include "sluice/run/batch_plan.h"
+#include "sluice/run/batch_planner.h"
 #include "sluice/run/launch.h"
 #include "sluice/run/stash.h"
 #include "sluice/runtime/datasets.h"
@@ -110,20 +111,60 @@ std::optional<bool> fits(const DryRun& dry) {
   return capped ? std::optional(true) : std::nullopt;
 }
 
+// The degrees of a microbatch's groups, largest first: <4, 2, 1x2>.
+std::string groups_text(const std::vector<SequenceGroup>& groups) {
+  std::map<int, int, std::greater<>> counts;
+  for (const SequenceGroup& group : groups)
+    if (!group.sequences.empty()) ++counts[group.degree];
+  std::vector<std::string> parts;
+  for (const auto& [degree, count] : counts)
+    parts.push_back(count == 1 ? fmt::format("{}", degree) : fmt::format("{}x{}", degree, count));
+  return fmt::format("<{}>", join(parts, ", "));
+}
+
+// "step 1: 0.12 s predicted; 3 microbatches in groups of <4, 2, 1x2>, 2 times <4>".
+std::string planned_text(std::int64_t step, const BatchPlanner::Planned& planned) {
+  std::vector<std::pair<std::string, int>> runs;
+  for (const std::vector<SequenceGroup>& groups : planned.plan.microbatches) {
+    std::string text = groups_text(groups);
+    if (runs.empty() || runs.back().first != text) runs.emplace_back(std::move(text), 0);
+    ++runs.back().second;
+  }
+  std::vector<std::string> parts;
+  for (const auto& [text, count] : runs)
+    parts.push_back(count == 1 ? text : fmt::format("{} times {}", count, text));
+  return fmt::format("step {}: {:.4g} s predicted; {} in groups of {}", step, planned.seconds,
+                     counted(planned.plan.num_microbatches(), "microbatch"), join(parts, ", "));
+}
+
 // What the batches after step `resumed` hold, of unequal sequences, where the table has the most
-// that any may.
-std::string next_batches(const RunPlan& plan, const Dataset& training, std::int64_t resumed) {
-  constexpr std::int64_t kMostBatches = 16, kMostOps = 2'000'000;
+// that any may; and how they are planned.
+std::vector<std::string> next_batches(const RunPlan& plan, const Dataset& training,
+                                      std::int64_t resumed) {
+  constexpr std::int64_t kMostBatches = 16, kMostPlanned = 4, kMostOps = 2'000'000;
   std::int64_t ops = 0;
   for (const Program& program : plan.schedule.programs)
     ops += std::ssize(program);
-  const std::int64_t batches = std::min(plan.config.training.steps - resumed,
-                                        std::clamp<std::int64_t>(kMostOps / ops, 1, kMostBatches));
+  const std::int64_t batches = std::min(
+      plan.config.training.steps - resumed,
+      std::clamp<std::int64_t>(kMostOps / ops, 1, plan.planner ? kMostPlanned : kMostBatches));
+  std::vector<std::string> remarks;
   const std::int64_t size = plan.config.training.global_batch_size;
   std::int64_t tokens = 0, stash = 0;
   for (std::int64_t number = resumed + 1; number <= resumed + batches; ++number) {
     const std::vector<std::int64_t> lengths = training.lengths((number - 1) * size, number * size);
-    const BatchPlan batch = batch_plan_of(plan, number, lengths);
+    BatchPlan batch;
+    if (plan.planner) {
+      try {
+        BatchPlanner::Planned planned = plan.planner->plan(lengths);
+        remarks.push_back(planned_text(number, planned));
+        batch = std::move(planned.plan);
+      } catch (const UserError& error) {
+        throw UserError(fmt::format("the plan of step {}: {}", number, error.what()), error.code());
+      }
+    } else {
+      batch = batch_plan_of(plan, number, lengths);
+    }
     RunPlan step = plan_of_step(plan, batch, lengths, 0);
     // Data ranks have about as many tokens as each other: one simulation with the most of any.
     for (int rank = 1; rank < plan.mesh.data(); ++rank) {
@@ -136,11 +177,12 @@ std::string next_batches(const RunPlan& plan, const Dataset& training, std::int6
     for (const std::int64_t peak : predicted_peaks(step))
       stash = std::max(stash, peak);
   }
-  return fmt::format(
+  remarks.push_back(fmt::format(
       "the {} {} of this data: at most {} in a microbatch of a rank, and at most {} MiB of "
       "activations on a rank; the table has the most that any batch may need",
       resumed > 0 ? "next" : "first", batches == 1 ? "batch" : fmt::format("{} batches", batches),
-      counted(tokens, "token"), mebibytes(static_cast<double>(stash)));
+      counted(tokens, "token"), mebibytes(static_cast<double>(stash))));
+  return remarks;
 }
 
 // What the data and the checkpoint say, where they are there.
@@ -163,7 +205,8 @@ std::vector<std::string> check_files(const RunPlan& plan, int rollback) {
   for (const std::string& note : overlong_notes(data))
     remarks.push_back(note);
   if (plan.ragged() && resumed < plan.config.training.steps)
-    remarks.push_back(next_batches(plan, data.training, resumed));
+    for (std::string& remark : next_batches(plan, data.training, resumed))
+      remarks.push_back(std::move(remark));
   return remarks;
 }
 

@@ -8,9 +8,11 @@
 #include "sluice/cli/output.h"
 #include "sluice/cli/report.h"
 #include "sluice/cli/run_config.h"
+#include "sluice/plan/flexsp/run_cluster.h"
 #include "sluice/runtime/profiling.h"
 #include "sluice/runtime/rank_device.h"
 #include "sluice/runtime/ranks.h"
+#include "sluice/runtime/sequence_profiling.h"
 #include "sluice/sim/simulate.h"
 
 namespace sluice::cli {
@@ -54,17 +56,41 @@ std::string summary(const Schedule& schedule, const Costs& costs) {
                             schedule.name, simulation.makespan, 100 * simulation.bubble_rate);
 }
 
+std::string sequences_text(const SequenceProfile& profile) {
+  const SequenceCosts& costs = profile.costs;
+  std::string text = fmt::format(
+      "sequences of s tokens: {:.3g} s^2 + {:.3g} s + {:.3g} seconds on the busiest rank, fitted "
+      "to {} with a mean error of {:.1f}% (at most {:.1f}%)\n",
+      costs.a1, costs.a2, costs.b1, counted(profile.points, "measurement"),
+      100 * profile.fit.mean_error, 100 * profile.fit.largest_error);
+  for (const auto& [degree, rate] : costs.bytes_per_s)
+    text += fmt::format("all-to-all of {} ranks: {:.2f} GB/s\n", degree, rate / 1e9);
+  return text;
+}
+
+// flexsp.enabled asks for what planned batches need; nothing is planned here.
+bool asks_for_sequences(Config& config) {
+  if (const auto problems = validate_config(config); !problems.empty())
+    throw UserError(join(problems, "; "));
+  const bool asked = config.flexsp.enabled;
+  if (asked) config.flexsp = {};
+  return asked;
+}
+
 ExitCode run(const Flags& flags) {
   OutputFlags output;
   output.out = flags.out;
   output.format("json");  // refuses another ending
   Config config = with_chosen_backend(load_run_config(flags.file, flags.command->remaining()));
   config.parallelism.costs.clear();  // what was measured before does not matter
+  const bool sequences = asks_for_sequences(config);
   // Full microbatches are measured, however batches are planned.
   config = without_batch_plans(std::move(config));
   const PlannedRun planned = plan_run(config);
   const RunPlan& plan = planned.plan;
   const RankDevices devices(config.cluster, own_gpu(config.comm));
+  std::vector<Fact> facts = shared_facts(plan, nullptr);
+  facts.push_back({"flexsp.enabled", sequences ? "true" : "false"});
   return run_ranks(
       config.comm, plan.mesh.size(), report_error,
       [&](Communicator& world) {
@@ -74,15 +100,26 @@ ExitCode run(const Flags& flags) {
         profile.on_progress = [](const std::string& note) { say("sluice: {}\n", note); };
         Costs costs = profile_ops(plan, {.device = devices.device()}, world, profile);
         costs.measured_on->device = devices.text();
+        std::string of_sequences;
+        if (sequences) {
+          const SequenceProfile measured =
+              profile_sequences(plan, {.device = devices.device()}, world, profile);
+          const flexsp::MemoryLine memory = flexsp::memory_line(plan);
+          costs.flexsp = measured.costs;
+          costs.flexsp->state_bytes = memory.state_bytes;
+          costs.flexsp->stash_bytes_per_token = memory.stash_bytes_per_token;
+          of_sequences = sequences_text(measured);
+        }
         if (world.rank() != 0) return;
         output.write(costs_to_json(costs));
-        if (!output.to_standard_output()) OutputFlags().write(summary(plan.schedule, costs));
-        if (plan.ragged())
+        if (!output.to_standard_output())
+          OutputFlags().write(summary(plan.schedule, costs) + of_sequences);
+        if (plan.ragged() && !sequences)
           say("sluice: microbatches were measured full, with {} each: those of data.packing = "
               "sequences mostly have fewer\n",
               counted(plan.largest_share(0).tokens, "token"));
       },
-      shared_facts(plan, nullptr));
+      facts);
 }
 
 }  // namespace
@@ -100,7 +137,9 @@ void add_profile(CLI::App& app, ExitCode& exit_code) {
           "costs file to write (docs/costs-format.md); other commands read it with --costs")
       ->type_name("FILE");
   command->allow_extras();
-  command->footer("Any key can be set: --section.key=value. No data is needed.");
+  command->footer(
+      "Any key can be set: --section.key=value. No data is needed. With --flexsp.enabled, what "
+      "sequences cost is measured, too.");
   command->callback(
       [flags, &exit_code] { exit_code = report_once([&] { return run(*flags); }, report_error); });
 }

@@ -14,6 +14,7 @@
 #include "sluice/cli/run_config.h"
 #include "sluice/cli/run_trace.h"
 #include "sluice/cli/stop_signal.h"
+#include "sluice/plan/flexsp/run_planner.h"
 #include "sluice/runtime/datasets.h"
 #include "sluice/runtime/rank_device.h"
 #include "sluice/runtime/ranks.h"
@@ -43,7 +44,8 @@ void report_step(const TrainRequest& request, RunEnd end, Progress& progress) {
 }
 
 ExitCode run(const TrainRequest& request) {
-  const PlannedRun planned = plan_run(with_chosen_backend(request.config()));
+  PlannedRun planned = plan_run(with_chosen_backend(request.config()));
+  planned.plan.planner = flexsp::run_planner(planned);
   const RunPlan& plan = planned.plan;
   const Config& config = plan.config;
   const Datasets data = open_datasets(config);

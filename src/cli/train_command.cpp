@@ -7,6 +7,7 @@
 #include "sluice/cli/run_config.h"
 #include "sluice/cli/run_trace.h"
 #include "sluice/cli/train.h"
+#include "sluice/plan/flexsp/run_planner.h"
 #include "sluice/run/launch.h"
 
 namespace sluice::cli {
@@ -51,7 +52,8 @@ ExitCode answer(const Flags& flags) {
     text = print_config(with_noted_backend(loaded));
   } else {
     if (!flags.trace.empty()) check_trace(flags.trace);
-    const PlannedRun run = plan_run(with_chosen_backend(loaded));
+    PlannedRun run = plan_run(with_chosen_backend(loaded));
+    run.plan.planner = flexsp::run_planner(run);
     const DryRun dry = dry_run(run, flags.rollback);
     text = format == Format::json ? dry_run_json(dry) : dry_run_text(dry);
   }

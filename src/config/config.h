@@ -157,7 +157,12 @@ struct ParallelismConfig {
 
 // Which ranks share which sequences, where these are unequal.
 struct FlexspConfig {
-  std::string plan_file;  // batch plans to replay; "": batches are dealt, longest first
+  bool enabled = false;           // every batch is planned before its step
+  std::string strategy = "flex";  // config/batch_strategy.h
+  int min_degree = 1;
+  int max_degree = 0;  // 0: all ranks
+  int trials = 5;
+  std::string plan_file;  // batch plans to replay; "": none
   bool operator==(const FlexspConfig&) const = default;
 };
 

@@ -250,9 +250,24 @@ std::vector<ConfigKey> make_schema() {
        .help = "update at once, check the global gradient norm later, and roll back if it "
                "must be clipped"},
 
+      {SLUICE_KEY(flexsp, enabled),
+       .help = "with data.packing = sequences, plan for every batch which data ranks share which "
+               "sequences, by the flexsp section of parallelism.costs, within "
+               "parallelism.device_memory_mib"},
+      {SLUICE_KEY(flexsp, strategy),
+       .help = "flex: groups of any degrees; fixed:D: all groups of D ranks, for example fixed:8; "
+               "batch-ada: groups of one degree, the best for each batch"},
+      {SLUICE_KEY(flexsp, min_degree), .range = {1, 1 << 20},
+       .help = "the fewest ranks that share sequences"},
+      {SLUICE_KEY(flexsp, max_degree), .range = {0, 1 << 20},
+       .help = "the most ranks that share sequences; 0: all data ranks, as far as the heads divide "
+               "among them"},
+      {SLUICE_KEY(flexsp, trials), .range = {1, 1000},
+       .help = "numbers of microbatches that are tried for a batch, from the fewest that may do"},
       {SLUICE_KEY(flexsp, plan_file),
        .help = "with data.packing = sequences, a file of batch plans to replay: which ranks share "
-               "which sequences, step by step; empty: sequences are dealt longest first"},
+               "which sequences, step by step; empty: sequences are planned (flexsp.enabled) or "
+               "dealt longest first"},
 
       {SLUICE_KEY(recompute, level), .aliases = {"activation_checkpoint.mode"},
        .help = "what the backward computes again: nothing; norms and activations; also the "

@@ -9,6 +9,7 @@
 #include "sluice/base/error.h"
 #include "sluice/base/names.h"
 #include "sluice/base/text.h"
+#include "sluice/config/batch_strategy.h"
 #include "sluice/config/config.h"
 #include "sluice/config/fields.h"
 #include "sluice/config/resolve.h"
@@ -187,6 +188,34 @@ void check_batch(const Config& config, Problems& problems) {
             : "");
 }
 
+// Who plans the batches of unequal sequences.
+void check_flexsp(const Config& config, Problems& problems) {
+  const FlexspConfig& flexsp = config.flexsp;
+  if (!flexsp.plan_file.empty() && !is_ragged(config))
+    problems.add(
+        "flexsp.plan_file is {} and data.packing is {}: batch plans deal sequences of their own "
+        "lengths; set data.packing = sequences, or leave the key out",
+        flexsp.plan_file, config.data.packing);
+  if (flexsp.enabled && !is_ragged(config))
+    problems.add(
+        "flexsp.enabled is true and data.packing is {}: batch plans deal sequences of their own "
+        "lengths; set data.packing = sequences, or leave the key out",
+        config.data.packing);
+  if (flexsp.enabled && !flexsp.plan_file.empty())
+    problems.add(
+        "flexsp.enabled is true and flexsp.plan_file is {}: batches are either planned or "
+        "replayed; leave one of them out",
+        flexsp.plan_file);
+  if (!batch_strategy(flexsp.strategy))
+    problems.add(
+        "flexsp.strategy is {}: needs flex, batch-ada, or fixed:D with a degree D that is a power "
+        "of two, for example fixed:8",
+        flexsp.strategy);
+  if (flexsp.max_degree > 0 && flexsp.max_degree < flexsp.min_degree)
+    problems.add("flexsp.max_degree is {} and flexsp.min_degree is {}: change one of them",
+                 flexsp.max_degree, flexsp.min_degree);
+}
+
 void check_training(const Config& config, Problems& problems) {
   check_batch(config, problems);
   check_types(config, problems);
@@ -195,11 +224,7 @@ void check_training(const Config& config, Problems& problems) {
         "data.overlong is {} and data.packing is {}: only with sequences can a document be too "
         "long; set data.packing = sequences, or leave the key out",
         config.data.overlong, config.data.packing);
-  if (!config.flexsp.plan_file.empty() && !is_ragged(config))
-    problems.add(
-        "flexsp.plan_file is {} and data.packing is {}: batch plans deal sequences of their own "
-        "lengths; set data.packing = sequences, or leave the key out",
-        config.flexsp.plan_file, config.data.packing);
+  check_flexsp(config, problems);
   if (config.validation.interval > 0 && config.data.validation_fraction == 0)
     problems.add(
         "validation.interval is {}: data.validation_fraction is 0, so no data is held out; set it, "

@@ -2,6 +2,7 @@
 // turn -1 into a huge number and 1.9 into 1.
 #include <fmt/ranges.h>
 
+#include <bit>
 #include <cmath>
 #include <nlohmann/json.hpp>
 

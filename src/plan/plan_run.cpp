@@ -1,11 +1,14 @@
 #include "sluice/plan/plan_run.h"
 
+#include <fmt/ranges.h>
+
 #include "sluice/base/error.h"
 #include "sluice/base/files.h"
 #include "sluice/base/text.h"
 #include "sluice/config/model.h"
 #include "sluice/cost/profiled_slices.h"
 #include "sluice/plan/balance.h"
+#include "sluice/plan/flexsp/run_cluster.h"
 #include "sluice/plan/searched_schedule.h"
 #include "sluice/run/step_kinds.h"
 #include "sluice/schedule/generators/generator.h"
@@ -97,6 +100,18 @@ void add_schedules(const RunPlan& plan, const RunTimes& times, BatchPlans& plans
   }
 }
 
+// What planned batches may hold, and what of it is worth a note.
+void add_cluster(PlannedRun& run) {
+  const flexsp::RunCluster made = flexsp::run_cluster(run.plan, run.times);
+  run.plan.most_planned = made.most;
+  run.notes.push_back(fmt::format(
+      "batches are planned by parallelism.costs, in groups of {} data ranks with at most {} each",
+      fmt::join(made.cluster.degrees, ", "), counted(made.most.tokens, "token")));
+  for (const flexsp::ExcludedDegree& excluded : made.excluded)
+    run.notes.push_back(
+        fmt::format("no group has {} data ranks: {}", excluded.degree, excluded.reason));
+}
+
 }  // namespace
 
 PlannedRun plan_open_run(const Config& given) {
@@ -171,6 +186,7 @@ PlannedRun plan_run(const Config& config) {
     add_schedules(plan, run.times, *plans);
     plan.batch_plans = std::move(plans);
   }
+  if (plan.config.flexsp.enabled) add_cluster(run);
   plan.peak_stash_bytes = predicted_peaks(plan);
   return run;
 }

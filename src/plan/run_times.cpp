@@ -23,7 +23,13 @@ RunTimes run_times(const RunPlan& plan) {
   if (file.empty()) return times;
   try {
     const Costs profile = stage_costs_from_json(read_text(file, kMaxCostsBytes));
-    if (profile.measured_on) check_measured_on(*profile.measured_on, measured_on(plan));
+    if (profile.measured_on) {
+      MeasuredOn run = measured_on(plan);
+      // Microbatches of unequal sequences have any number of them.
+      if (plan.ragged()) run.sequences = profile.measured_on->sequences;
+      check_measured_on(*profile.measured_on, run);
+    }
+    times.flexsp = profile.flexsp;
     times.parts = measured_part_times(profile, times.parts);
     times.link = profile.default_link;
     times.measured = true;

@@ -2,6 +2,7 @@
 // counting FLOPs.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "sluice/cost/part_times.h"
@@ -13,7 +14,9 @@ struct RunTimes {
   PartTimes parts;
   bool measured = false;  // seconds of a microbatch; else FLOPs of one token
   Link link;              // between devices, of the profile
-  std::string note;       // a remark on the costs file; "": none
+  // What sequences cost that ranks share, where the profile says it.
+  std::optional<SequenceCosts> flexsp = std::nullopt;
+  std::string note;  // a remark on the costs file; "": none
 };
 
 // The plan's layers_per_stage means nothing here. Throws UserError for a costs file that is bad, or

@@ -11,7 +11,7 @@
 #include "sluice/base/text.h"
 #include "sluice/config/model.h"
 #include "sluice/cost/slices.h"
-#include "sluice/run/batch_plan.h"
+#include "sluice/run/batch_planner.h"
 #include "sluice/run/runnable.h"
 
 namespace sluice {
@@ -64,14 +64,15 @@ TokenShare RunPlan::share(int microbatch, int slice) const {
     return sequences() * (schedule.slice_sizes.empty()
                               ? length
                               : schedule.slice_sizes[static_cast<std::size_t>(slice)]);
+  if (most_planned) return *most_planned;
   return batch_plans ? batch_plans->most : padded_to(sequences() * length, mesh.tensor);
 }
 
 const Schedule& RunPlan::schedule_of(int num_microbatches) const {
+  if (num_microbatches == schedule.num_microbatches) return schedule;
+  if (planner) return planner->schedule(num_microbatches);
   SLUICE_CHECK(has_schedule(num_microbatches), "no schedule for {} microbatches", num_microbatches);
-  return num_microbatches == schedule.num_microbatches
-             ? schedule
-             : batch_plans->schedules.at(num_microbatches);
+  return batch_plans->schedules.at(num_microbatches);
 }
 
 bool RunPlan::has_schedule(int num_microbatches) const {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,8 @@ struct BatchPlans {
   std::map<int, Schedule> schedules;
 };
 
+struct BatchPlanner;  // run/batch_planner.h
+
 struct RunPlan {
   Config config;  // resolved
   ModelShape shape;
@@ -42,8 +45,12 @@ struct RunPlan {
   // What each device stashes at its peak, as the simulator predicts it (plan/plan_run.h). Empty:
   // not predicted.
   std::vector<std::int64_t> peak_stash_bytes;
-  // Null: batches are dealt (deal_longest_first) where sequences are unequal.
+  // Where sequences are unequal: plans to replay; or else what plans every batch (flexsp.enabled),
+  // which who starts the run puts here. Neither: batches are dealt (deal_longest_first).
   std::shared_ptr<const BatchPlans> batch_plans;
+  std::shared_ptr<const BatchPlanner> planner;
+  // Where batches are planned: the most that a rank may have of a microbatch.
+  std::optional<TokenShare> most_planned;
   // Of one step of unequal sequences on one data rank: what it has of each microbatch. Empty: every
   // microbatch is as large as it can be.
   std::vector<TokenShare> shares;

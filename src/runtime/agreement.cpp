@@ -13,6 +13,7 @@
 #include "sluice/base/error.h"
 #include "sluice/base/text.h"
 #include "sluice/config/schema.h"
+#include "sluice/run/batch_planner.h"
 #include "sluice/schedule/text_format.h"
 
 namespace sluice {
@@ -121,6 +122,7 @@ std::vector<Fact> shared_facts(const RunPlan& plan, const Dataset* data) {
       lines += batch_plan_line(step, batch) + '\n';
     facts.push_back({"the batch plans' digest", fmt::format("{:016x}", hash_of(lines))});
   }
+  if (plan.planner) facts.push_back({"what the batch planner goes by", plan.planner->identity});
   if (data) facts.push_back({"the data", data->identity()});
   facts.push_back({"the program", program_identity()});
   facts.push_back({"OMP_NUM_THREADS", threads_asked_for()});

@@ -29,6 +29,7 @@ struct ExecutedStep {
   DeviceTimeline timeline;             // seconds since `origin`; memory in stash bytes
   std::int64_t peak_stash_bytes = 0;   // the ledger, read at op ends
   std::int64_t peak_buffer_bytes = 0;  // tensors between stages: arriving, kept, leaving
+  double all_to_all_s = 0;  // of which between ranks that share sequences, as this rank saw it
   // Seconds since `origin` when this thread had issued the last op. On a GPU this should be long
   // before the op ends; otherwise the GPU waits for the thread.
   double issued = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "sluice/base/error.h"
+#include "sluice/run/batch_planner.h"
 #include "sluice/runtime/files/sha256.h"
 
 namespace sluice {
@@ -24,6 +25,7 @@ const PlannedBatch& planned_step(const RunPlan& plan, std::int64_t step) {
 
 BatchPlan batch_plan_of(const RunPlan& plan, std::int64_t step,
                         std::span<const std::int64_t> lengths) {
+  if (plan.planner) return plan.planner->plan(lengths).plan;
   if (!plan.batch_plans)
     return deal_longest_first(lengths, plan.schedule.num_microbatches, plan.mesh.data());
   const PlannedBatch& planned = planned_step(plan, step);
@@ -54,6 +56,15 @@ std::string check_batch_plans(const RunPlan& plan, const Dataset* training, std:
       "{}: the plans up to step {} are of this data; those after it are checked when their steps "
       "come",
       plan.batch_plans->name, end);
+}
+
+std::int64_t padded_tokens(const RunPlan& plan, const BatchPlan& batch,
+                           std::span<const std::int64_t> lengths) {
+  std::int64_t tokens = 0;
+  for (const auto& groups : batch.microbatches)
+    for (const SequenceGroup& group : groups)
+      tokens += share_of(group, lengths, plan.mesh.tensor).tokens * group.degree;
+  return tokens;
 }
 
 RunPlan plan_of_step(const RunPlan& plan, const BatchPlan& batch,

@@ -1,5 +1,5 @@
-// How the sequences of a step are dealt, where they are unequal: as its plan says, out of those
-// that a run replays, or longest first.
+// How the sequences of a step are dealt, where they are unequal: as its plan says, which a run
+// replays or makes, or longest first.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@
 namespace sluice {
 
 // The plan of a step whose sequences have these lengths. Throws UserError (bad_data) where the run
-// replays plans and has none for it, or has one that was made for sequences of other lengths.
+// replays plans and has none for it, or has one that was made for sequences of other lengths, and
+// what the planner throws.
 BatchPlan batch_plan_of(const RunPlan& plan, std::int64_t step,
                         std::span<const std::int64_t> lengths);
 
@@ -20,6 +21,10 @@ BatchPlan batch_plan_of(const RunPlan& plan, std::int64_t step,
 // of them. Lengths are compared as far as that is quick; the return value then says which were not.
 // "": all were. `training` may be null: lengths are not known.
 std::string check_batch_plans(const RunPlan& plan, const Dataset* training, std::int64_t resumed);
+
+// The tokens of all sequences, and what pads those of each group.
+std::int64_t padded_tokens(const RunPlan& plan, const BatchPlan& batch,
+                           std::span<const std::int64_t> lengths);
 
 // The run as it is in one step, on one data rank: schedule and shares are those of `batch`.
 RunPlan plan_of_step(const RunPlan& plan, const BatchPlan& batch,

@@ -32,6 +32,7 @@ RankFigures figures_of(const ExecutedStep& executed) {
     figures.end = spans.back().end;
   }
   figures.busy = executed.timeline.busy;
+  figures.all_to_all = executed.all_to_all_s;
   figures.peak_bytes = executed.peak_stash_bytes;
   return figures;
 }

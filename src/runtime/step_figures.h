@@ -14,6 +14,7 @@ namespace sluice {
 // One rank's figures of a step.
 struct RankFigures {
   double start = 0, end = 0, busy = 0;
+  double all_to_all = 0;  // seconds
   std::int64_t peak_bytes = 0;
 };
 

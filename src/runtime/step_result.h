@@ -2,12 +2,20 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "sluice/base/error.h"
 #include "sluice/runtime/executor.h"
 
 namespace sluice {
+
+// How rank 0 planned a batch.
+struct Planning {
+  double predicted_s = 0;  // that its microbatches take
+  double plan_s = 0;       // that the planner took
+  double wait_s = 0;       // that the step waited for it
+};
 
 struct StepResult {
   std::int64_t number = 0;
@@ -17,8 +25,11 @@ struct StepResult {
   std::int64_t num_tokens = 0;   // of the global batch
   std::int64_t num_targets = 0;  // those with a loss
   double squared_lengths = 0;    // of its documents (GlobalBatch)
-  ExecutedStep executed;         // this rank's
-  bool stop = false;             // some rank was asked to stop before the end of the step
+  // Of unequal sequences: with what pads them; and on rank 0, where they are planned.
+  std::int64_t padded_tokens = 0;
+  std::optional<Planning> planning;
+  ExecutedStep executed;  // this rank's
+  bool stop = false;      // some rank was asked to stop before the end of the step
 };
 
 // The error of a run in which a number is no longer finite; `what` says which.

@@ -35,6 +35,7 @@ Trainer::Trainer(const RunPlan& plan, const Dataset& data, Communicator& world,
           make_stages(plan, mesh_.place().pipeline, machine, tensor_,
                       plan.sharded() ? ShardRanks{&mesh_.shard_group(), &traffic_} : ShardRanks())),
       pipeline_(make_tensor_channel(mesh_.pipeline(), machine.device)),
+      step_plans_(plan, data, world),
       totals_(plan.schedule.placement, mesh_.pipeline()) {
   collect_weights();
   make_groups();
@@ -122,11 +123,6 @@ BatchPlan Trainer::dealt(const Dataset& data, const BatchRange& range) const {
                             mesh_.shape().data());
 }
 
-BatchPlan Trainer::plan_of(std::int64_t step, const BatchRange& range) const {
-  if (!plan_.ragged()) return {};
-  return batch_plan_of(plan_, step, lengths_of(data_, range));
-}
-
 GlobalBatch Trainer::load(const Dataset& data, const BatchRange& range, const BatchPlan& plan) {
   const MeshPlace& place = mesh_.place();
   const MeshShape& shape = mesh_.shape();
@@ -180,6 +176,13 @@ double Trainer::local_loss() const {
   return loss;
 }
 
+double Trainer::all_to_all_seconds() const {
+  double seconds = 0;
+  for (const auto& [degree, group] : groups_)
+    seconds += group.all_to_all_seconds();
+  return seconds;
+}
+
 double Trainer::evaluate(const Dataset& held_out, std::int64_t num_samples) {
   SLUICE_CHECK(!open_step(), "step {} is open", open_step()->number);
   SLUICE_CHECK(num_samples > 0 && num_samples <= held_out.num_samples(), "{} of {} samples",
@@ -222,7 +225,9 @@ std::optional<StepResult> Trainer::advance(std::int64_t number, const std::funct
   const Config& config = plan_.config;
   const std::int64_t batch_size = config.training.global_batch_size;
   const BatchRange range{(number - 1) * batch_size, batch_size};
-  GlobalBatch batch = load(data_, range, plan_of(number, range));
+  StepPlan planned = guarded([&] { return step_plans_.take(number); });
+  batch_plan_ = std::move(planned.batch);
+  GlobalBatch batch = load(data_, range, batch_plan_);
   Execution& execution = execution_of(static_cast<int>(batch.microbatches.size()));
   // The mean is over the targets of the whole global batch, so that packing does not change the
   // gradient.
@@ -232,6 +237,9 @@ std::optional<StepResult> Trainer::advance(std::int64_t number, const std::funct
   result.num_tokens = batch.num_tokens;
   result.num_targets = batch.num_targets;
   result.squared_lengths = batch.squared_lengths;
+  if (plan_.ragged())
+    result.padded_tokens = padded_tokens(plan_, batch_plan_, lengths_of(data_, range));
+  result.planning = planned.planning;
   result.learning_rate =
       learning_rate(config.optimizer.lr, number, config.lr_scheduler.warmup_steps,
                     config.training.steps, config.lr_scheduler.min_lr_ratio);
@@ -241,7 +249,9 @@ std::optional<StepResult> Trainer::advance(std::int64_t number, const std::funct
     origin_ = std::chrono::steady_clock::now();
   }
   std::optional<StepResult> before;
+  const double exchanged = all_to_all_seconds();
   result.executed = execute(execution, scale, before);
+  result.executed.all_to_all_s = all_to_all_seconds() - exchanged;
   sums_->finish();
   deferral_->begin(std::move(result), device_totals(weights_, local_loss(), stop && stop(), mesh_));
   return config.parallelism.deferred_validation ? before : settle();

@@ -20,6 +20,7 @@
 #include "sluice/runtime/batches.h"
 #include "sluice/runtime/deferral.h"
 #include "sluice/runtime/gradient_sums.h"
+#include "sluice/runtime/step_plans.h"
 
 namespace sluice {
 
@@ -35,6 +36,11 @@ class Trainer {
   // Every rank calls it.
   Trainer(const RunPlan& plan, const Dataset& data, Communicator& world,
           const Machine& machine = {});
+
+  // Rank 0 gives it the plan of a batch (StepPlans), where batches are planned, before the step.
+  void set_on_plan(StepPlans::OnPlan on_plan) { step_plans_.set_on_plan(std::move(on_plan)); }
+  // How the last step that was begun dealt its sequences, where they are unequal.
+  const BatchPlan& batch_plan() const { return batch_plan_; }
 
   // Step n, from 1: every rank calls it. Throws UserError (diverged) on all ranks, with the weights
   // as they were, when the loss or the gradient is no longer finite.
@@ -74,8 +80,7 @@ class Trainer {
   // Lets the stages begin a pass over `batch`, every target's loss counting `scale`.
   void begin(GlobalBatch batch, double scale);
   GlobalBatch load(const Dataset& data, const BatchRange& range, const BatchPlan& plan);
-  // How the sequences of a step, or of any batch, are dealt. All equal ones need no plan.
-  BatchPlan plan_of(std::int64_t step, const BatchRange& range) const;
+  // How the sequences of a batch are dealt longest first. All equal ones need no plan.
   BatchPlan dealt(const Dataset& data, const BatchRange& range) const;
   // What runs a step with so many microbatches, made when it is first needed.
   struct Execution {
@@ -90,6 +95,7 @@ class Trainer {
   auto guarded(const Run& run);
   ExecutedStep execute(Execution& execution, double scale, std::optional<StepResult>& before);
   double local_loss() const;
+  double all_to_all_seconds() const;
 
   const RunPlan& plan_;
   TensorKind kind_;
@@ -105,6 +111,8 @@ class Trainer {
   std::vector<Weight> all_weights_;  // in canonical order
   std::unique_ptr<TensorChannel> pipeline_;
   SequenceGroups groups_;  // that this rank may be in
+  StepPlans step_plans_;
+  BatchPlan batch_plan_;  // of the step
   std::map<int, Execution> executions_;
   Schedule forwards_;
   std::unique_ptr<Executor> evaluator_;

@@ -48,11 +48,21 @@ std::vector<std::int64_t> predicted_by_rank(const RunPlan& plan) {
 }
 
 // The run as it was in this step on the first data rank.
-RunPlan plan_of_step(const TrainingRun& run, std::int64_t step) {
+RunPlan plan_of_step(const TrainingRun& run, std::int64_t step, const BatchPlan& batch) {
   if (!run.plan.ragged()) return run.plan;
   const std::int64_t size = run.plan.config.training.global_batch_size;
   const std::vector<std::int64_t> lengths = run.training.lengths((step - 1) * size, step * size);
-  return plan_of_step(run.plan, batch_plan_of(run.plan, step, lengths), lengths, 0);
+  return plan_of_step(run.plan, batch, lengths, 0);
+}
+
+SharedMetrics shared_metrics(const StepResult& result, const std::vector<RankFigures>& ranks) {
+  SharedMetrics shared;
+  for (const RankFigures& rank : ranks)
+    shared.all_to_all_s = std::max(shared.all_to_all_s, rank.all_to_all);
+  shared.padded_tokens = result.padded_tokens;
+  if (const auto& planning = result.planning)
+    shared.planned = {planning->predicted_s, 1e3 * planning->plan_s, planning->wait_s};
+  return shared;
 }
 
 // What rank 0 says and writes of each step.
@@ -68,8 +78,10 @@ class StepReports {
         predicted_(predicted_by_rank(run.plan)) {
     const std::string& folder = run.plan.config.metrics.folder;
     if (folder.empty()) return;
-    written_.emplace(files_,
-                     MetricsFolderOptions{.folder = folder, .run = id, .first_step = first});
+    written_.emplace(files_, MetricsFolderOptions{.folder = folder,
+                                                  .run = id,
+                                                  .first_step = first,
+                                                  .plans = run.plan.planner != nullptr});
     if (written_->folder() != folder)
       run.on_note(fmt::format("{} holds the metrics of another run; this run writes its own to {}",
                               folder, written_->folder()));
@@ -83,13 +95,13 @@ class StepReports {
     const Config& config = run_.plan.config;
     const bool logged = result.number % config.metrics.log_freq == 0 || result.number == first_ ||
                         result.number == config.training.steps || last || validation_loss;
-    try {
-      if (written_ && logged) written_->append(metrics);
-    } catch (const UserError&) {
-      lost_row_ = std::current_exception();
-      written_.reset();
-    }
+    if (written_ && logged) write([&] { written_->append(metrics); });
     run_.on_step(metrics, logged);
+  }
+
+  // The line of a step's batch plan, before the step.
+  void add_plan(const std::string& line) {
+    if (written_) write([&] { written_->append_plan(line); });
   }
 
   // Why a row could not be written; null: all were.
@@ -103,6 +115,16 @@ class StepReports {
   }
 
  private:
+  template <typename Append>
+  void write(const Append& append) {
+    try {
+      append();
+    } catch (const UserError&) {
+      lost_row_ = std::current_exception();
+      written_.reset();
+    }
+  }
+
   StepMetrics metrics_of(const StepResult& result, double seconds,
                          const std::vector<RankFigures>& ranks) {
     StepMetrics metrics;
@@ -121,6 +143,7 @@ class StepReports {
     metrics.tflops = tflops / world_.size();
     if (peak_tflops_ > 0) metrics.mfu = tflops / peak_tflops_;
     metrics.bubble = bubble_of(ranks);
+    if (run_.plan.planner || run_.plan.batch_plans) metrics.shared = shared_metrics(result, ranks);
     add_memory(ranks, metrics);
     return metrics;
   }
@@ -170,6 +193,7 @@ class Loop {
     first_ = resumed.step + 1;
     saver_.emplace(run.plan, world, trainer_, std::move(resumed), run.on_note);
     if (leads) reports_.emplace(run, world, saver_->run(), first_);
+    trainer_.set_on_plan([this](const std::string& line) { reports_->add_plan(line); });
   }
 
   RunEnd run() {
@@ -243,7 +267,7 @@ class Loop {
     end.stopped = stop_ && last_step_ < config_.training.steps;
     end.devices = gather_timelines(timeline_, trainer_.mesh());
     if (last_step_ >= first_) {
-      const RunPlan step = plan_of_step(run_, last_step_);
+      const RunPlan step = plan_of_step(run_, last_step_, trainer_.batch_plan());
       end.schedule = step.schedule;
       end.costs = byte_costs(step);
       timings_.gather_into(*end.costs, trainer_.mesh().pipeline());

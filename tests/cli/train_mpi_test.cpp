@@ -176,6 +176,44 @@ TEST_F(TrainOverMpi, GivesTheBitsOfThreadsAndPrintsOnce) {
   EXPECT_EQ(spans.size(), 4U);
 }
 
+// Rank 0 plans; every process trains by its plan.
+TEST_F(TrainOverMpi, PlansBatchesAsThreadsDo) {
+  std::string corpus;
+  for (int n = 0; n < 60; ++n)
+    corpus += fmt::format("{{\"text\": \"{}\"}}\n",
+                          std::string(static_cast<std::size_t>(1 + n * 37 % 31), "abcde"[n % 5]));
+  folder_.write("corpus.jsonl", corpus);
+  folder_.write("costs.json", R"({"schema": 1,
+    "stages": [{"F": [1e-3], "I": [1e-3], "W": [1e-3], "layers": 4}],
+    "flexsp": {"a1": 1e-6, "a2": 1e-5, "b1": 1e-4, "stash_bytes_per_token": 100,
+      "state_bytes": 1000, "all_to_all_bytes_per_token": 2048, "bytes_per_s": {"2": 1e9},
+      "heads": 2}})");
+  const std::string flags =
+      "--data.path=corpus.jsonl --data.format=jsonl --data.packing=sequences "
+      "--parallelism.data_parallel_shard_degree=2 --parallelism.pipeline_parallel_schedule=1f1b "
+      "--parallelism.costs=costs.json --flexsp.enabled --training.steps=4 ";
+  const auto trained = [&] {
+    std::string out = test::read_text(path("metrics/plans.jsonl"));
+    for (int rank = 0; rank < 4; ++rank)
+      out += shard(4, rank);
+    return out;
+  };
+  ASSERT_EQ(threads(flags).code, 0);
+  const std::string expected = trained();
+  EXPECT_NE(expected.find("\"degree\":2"), std::string::npos);
+  clear();
+  const Ran ran = mpi(flags, 4);
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_TRUE(trained() == expected);
+
+  // Only rank 0 knows what is wrong, and says it once.
+  clear();
+  const Ran refused =
+      mpi(flags + "--flexsp.strategy=fixed:1 --parallelism.device_memory_mib=0.85", 4);
+  EXPECT_EQ(refused.code, 3) << refused.err;
+  EXPECT_EQ(count(refused.err, "the plan of step 1: "), 1U) << refused.err;
+}
+
 TEST_F(TrainOverMpi, EveryScheduleGivesTheSameBitsOnThreadsAndProcesses) {
   std::map<std::string, std::map<std::string, int>> hashes;  // by slices: which, and how often
   for (const int num_ranks : {1, 2, 4}) {

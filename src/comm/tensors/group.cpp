@@ -1,8 +1,19 @@
 #include "sluice/comm/tensors/group.h"
 
+#include <chrono>
+
 #include "sluice/base/error.h"
 
 namespace sluice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
 
 std::span<std::byte> tensor_bytes(const at::Tensor& tensor) {
   SLUICE_CHECK(tensor.is_contiguous(), "a tensor of {} elements is not contiguous", tensor.numel());
@@ -19,9 +30,11 @@ at::Tensor sum_in_order(std::span<const at::Tensor> pieces) {
 
 at::Tensor PendingTensor::finish() {
   if (kind_ == Kind::ready) return std::move(input_);
+  const auto start = Clock::now();
   group_->ranks_->wait_all(requests_);
   requests_.clear();
-  if (kind_ == Kind::whole) return std::move(whole_);
+  if (kind_ == Kind::all_to_all) group_->all_to_all_seconds_ += seconds_since(start);
+  if (kind_ == Kind::whole || kind_ == Kind::all_to_all) return std::move(whole_);
   at::Tensor sum = sum_in_order(pieces_);
   if (kind_ == Kind::reduce_scatter) return sum;
   return group_->all_gather(sum, input_.size(0), traffic_, label_);
@@ -104,7 +117,8 @@ PendingTensor TensorGroup::begin_all_to_all(std::vector<at::Tensor> parts, Traff
     pending.input_ = std::move(parts[0]);
     return pending;
   }
-  pending.kind_ = PendingTensor::Kind::whole;
+  const auto start = Clock::now();
+  pending.kind_ = PendingTensor::Kind::all_to_all;
   pending.group_ = this;
   const auto mine = static_cast<std::size_t>(rank());
   const std::int64_t rows = parts[0].size(0);
@@ -126,6 +140,7 @@ PendingTensor TensorGroup::begin_all_to_all(std::vector<at::Tensor> parts, Traff
     traffic_->add(traffic, part.numel());
   }
   pending.sent_ = std::move(parts);
+  all_to_all_seconds_ += seconds_since(start);
   return pending;
 }
 

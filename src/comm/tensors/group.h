@@ -42,7 +42,7 @@ class PendingTensor {
 
  private:
   friend class TensorGroup;
-  enum class Kind { ready, whole, reduce_scatter, all_reduce };
+  enum class Kind { ready, whole, all_to_all, reduce_scatter, all_reduce };
   Kind kind_ = Kind::ready;
   TensorGroup* group_ = nullptr;
   at::Tensor input_;                // being sent
@@ -68,6 +68,9 @@ class TensorGroup {
       : ranks_(&ranks), traffic_(&traffic), first_(first), size_(size), lane_(Lane::messages) {}
 
   int size() const { return size_; }
+  // Seconds that this rank has spent in all-to-alls so far, waiting for the others included. On a
+  // GPU: those of its thread.
+  double all_to_all_seconds() const { return all_to_all_seconds_; }
   int rank() const { return ranks_ ? ranks_->rank() - first_ : 0; }
   // This rank's share of `rows` rows.
   RowRange own_rows(std::int64_t rows) const { return part_of(rows, rank(), size()); }
@@ -113,6 +116,7 @@ class TensorGroup {
   Traffic* traffic_ = nullptr;
   int first_ = 0, size_ = 1;  // ranks of the communicator
   Lane lane_ = Lane::collectives;
+  double all_to_all_seconds_ = 0;
 };
 
 // The sum of tensors of one shape, in the order given, in fp32. It has the type of the first.

@@ -5,6 +5,8 @@
 #include <array>
 #include <chrono>
 
+#include "sluice/runtime/files/continued_lines.h"
+
 namespace sluice {
 namespace {
 
@@ -15,6 +17,17 @@ std::string host_name() {
 
 double wall_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// Steps from `first_step` on are planned again, so that the file holds each step once.
+std::unique_ptr<AppendFile> continued_plans(FileSystem& files, const std::string& path,
+                                            std::int64_t first_step) {
+  auto file = std::make_unique<AppendFile>(files, path, AppendFile::Existing::append);
+  continue_lines(*file, path, [&](std::string_view line) {
+    const std::optional<std::int64_t> step = step_of_line(line);
+    return step && *step >= first_step ? LineFate::drop : LineFate::keep;
+  });
+  return file;
 }
 
 }  // namespace
@@ -31,8 +44,11 @@ MetricsFolder::MetricsFolder(FileSystem& files, const MetricsFolderOptions& opti
                                 "another run: name another metrics.folder",
                                 own),
                     ExitCode::temporary);
+  if (options.plans) plans_ = continued_plans(files, folder_ + "/plans.jsonl", options.first_step);
   events_.emplace(files, folder_, host_name(), wall_time(), options.first_step);
 }
+
+void MetricsFolder::append_plan(const std::string& line) { plans_->append(line + "\n"); }
 
 void MetricsFolder::append(const StepMetrics& metrics) {
   log_->append(metrics);

@@ -1,6 +1,7 @@
 // metrics.folder: metrics.jsonl and TensorBoard's event files, one row of each per step that is
 // logged. A folder belongs to the run whose rows its metrics.jsonl holds; any other run writes to a
-// subfolder of its own, run-<id>, which TensorBoard shows as a run of its own, too.
+// subfolder of its own, run-<id>, which TensorBoard shows as a run of its own, too. Beside them a
+// run that plans its batches writes plans.jsonl, one line per step (run/batch_plan_file.h).
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,7 @@ struct MetricsFolderOptions {
   std::string folder;
   std::string run;              // its id, the same after a resume
   std::int64_t first_step = 1;  // rows of this run from here on no longer count
+  bool plans = false;           // plans.jsonl is written, too
 };
 
 class MetricsFolder {
@@ -31,10 +33,13 @@ class MetricsFolder {
   // Both files hold the step when it returns; the scalars have the names of the JSON keys.
   // UserError as in AppendFile.
   void append(const StepMetrics& metrics);
+  // plans.jsonl holds the line when it returns. UserError likewise. REQUIRES: options.plans.
+  void append_plan(const std::string& line);
 
  private:
   std::string folder_;
   std::unique_ptr<MetricsLog> log_;
+  std::unique_ptr<AppendFile> plans_;
   std::optional<TfeventsWriter> events_;
 };
 

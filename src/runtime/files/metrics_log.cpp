@@ -1,10 +1,10 @@
 #include "sluice/runtime/files/metrics_log.h"
 
-#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "sluice/base/text.h"
+#include "sluice/runtime/files/continued_lines.h"
 #include "sluice/runtime/files/file_system.h"
 
 namespace sluice {
@@ -19,64 +19,12 @@ std::string json_list(const std::vector<std::int64_t>& values) {
   return fmt::format("[{}]", fmt::join(values, ","));
 }
 
-// What becomes of a line. What we cannot read is kept: it may be the user's.
-enum class Line { keep, drop, foreign };
-
-Line judge(std::string_view line, const std::string& run, std::int64_t first_step) {
-  if (line.empty() || line.back() != '\n') return Line::drop;  // left unfinished by a killed run
+LineFate judge(std::string_view line, const std::string& run, std::int64_t first_step) {
+  const std::optional<std::int64_t> step = step_of_line(line);
+  if (!step) return LineFate::keep;
   const auto json = nlohmann::json::parse(line, nullptr, false);
-  if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer())
-    return Line::keep;
-  if (!json.contains("run") || json["run"] != run) return Line::foreign;
-  return json["step"].get<std::int64_t>() >= first_step ? Line::drop : Line::keep;
-}
-
-// Calls `each` with every line, newline included; the last may lack it.
-template <typename Each>
-void for_each_line(const InputFile& file, Each each) {
-  constexpr std::size_t kChunkBytes = 1 << 20;
-  std::string pending;
-  for (std::uint64_t at = 0; at < file.size();) {
-    const std::size_t got = std::min<std::uint64_t>(kChunkBytes, file.size() - at);
-    const std::size_t before = pending.size();
-    pending.resize(before + got);
-    file.read_at(at, std::as_writable_bytes(std::span(pending).subspan(before)));
-    at += got;
-    std::size_t begin = 0;
-    for (std::size_t end = pending.find('\n', before); end != std::string::npos;
-         end = pending.find('\n', begin)) {
-      each(std::string_view(pending).substr(begin, end + 1 - begin));
-      begin = end + 1;
-    }
-    pending.erase(0, begin);
-  }
-  if (!pending.empty()) each(std::string_view(pending));
-}
-
-// What a file that is continued consists of: its beginning, lines to drop, and what is kept after
-// the first of those.
-struct Found {
-  bool foreign = false;
-  std::uint64_t beginning_bytes = 0;
-  bool drops = false;
-  std::string rest;
-};
-
-Found look_into(const std::string& path, const std::string& run, std::int64_t first_step) {
-  Found found;
-  for_each_line(InputFile(path, Symlinks::refuse), [&](std::string_view line) {
-    switch (judge(line, run, first_step)) {
-      case Line::foreign: found.foreign = true; break;
-      case Line::drop: found.drops = true; break;
-      case Line::keep:
-        if (found.drops)
-          found.rest += line;
-        else
-          found.beginning_bytes += line.size();
-        break;
-    }
-  });
-  return found;
+  if (!json.contains("run") || json["run"] != run) return LineFate::foreign;
+  return *step >= first_step ? LineFate::drop : LineFate::keep;
 }
 
 }  // namespace
@@ -92,6 +40,14 @@ std::string metrics_line(const StepMetrics& metrics, const std::string& run) {
       metrics.mfu ? json_number(*metrics.mfu) : "null", json_number(metrics.bubble),
       metrics.memory_bytes, json_list(metrics.peak_stash_bytes),
       json_list(metrics.predicted_peak_stash_bytes));
+  if (const auto& shared = metrics.shared) {
+    line += fmt::format(R"(,"all_to_all_s":{},"padded_tokens":{})",
+                        json_number(shared->all_to_all_s), shared->padded_tokens);
+    if (const auto& planned = shared->planned)
+      line += fmt::format(R"(,"predicted_s":{},"plan_ms":{},"plan_wait_s":{})",
+                          json_number(planned->predicted_s), json_number(planned->plan_ms),
+                          json_number(planned->plan_wait_s));
+  }
   if (metrics.validation_loss)
     line += fmt::format(R"(,"validation_loss":{})", json_number(*metrics.validation_loss));
   return line + "}\n";
@@ -102,13 +58,8 @@ std::unique_ptr<MetricsLog> MetricsLog::claim(FileSystem& files, const std::stri
   make_folders(files, parent_folder(path));
   auto file = std::make_unique<AppendFile>(files, path, AppendFile::Existing::append);
   if (!file->try_lock()) return nullptr;
-  const Found found = look_into(path, run, first_step);
-  if (found.foreign) return nullptr;
-  // Cut in place: a new file of that name would not be the one that is locked.
-  if (found.drops) {
-    file->cut(found.beginning_bytes);
-    if (!found.rest.empty()) file->append(found.rest);
-  }
+  const auto fate = [&](std::string_view line) { return judge(line, run, first_step); };
+  if (!continue_lines(*file, path, fate)) return nullptr;
   return std::unique_ptr<MetricsLog>(new MetricsLog(std::move(file), run));
 }
 

@@ -12,6 +12,18 @@
 
 namespace sluice {
 
+// Of a step whose sequences ranks share.
+struct SharedMetrics {
+  struct Planned {
+    double predicted_s = 0;
+    double plan_ms = 0;
+    double plan_wait_s = 0;
+  };
+  double all_to_all_s = 0;  // of the rank with most
+  std::int64_t padded_tokens = 0;
+  std::optional<Planned> planned;  // where this run has planned the batch
+};
+
 struct StepMetrics {
   std::int64_t step = 0;
   double time = 0;  // when the step ended, in seconds since 1970
@@ -28,6 +40,7 @@ struct StepMetrics {
   double memory_share = 0;                     // of the machine's or the GPU's; not in the row
   std::vector<std::int64_t> peak_stash_bytes;  // per rank
   std::vector<std::int64_t> predicted_peak_stash_bytes;
+  std::optional<SharedMetrics> shared;
   std::optional<double> validation_loss;  // only in rows of a validation
 };
 
