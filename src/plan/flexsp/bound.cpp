@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 namespace sluice::flexsp {
 
@@ -14,6 +15,12 @@ FractionBound::FractionBound(const Prices& prices, std::span<const std::int64_t>
     tokens_.push_back(tokens_.back() + s);
     squares_.push_back(squares_.back() + s * s);
   }
+  // All lengths are multiples of this, so a group cannot fill more of its room.
+  std::int64_t unit = 0;
+  for (const std::int64_t length : lengths)
+    unit = std::gcd(unit, length);
+  for (const Prices::Degree& degree : prices.degrees())
+    rooms_.push_back(static_cast<double>(unit > 0 ? degree.room / unit * unit : degree.room));
 }
 
 double FractionBound::work(const Prices::Degree& degree, std::size_t first,
@@ -24,10 +31,15 @@ double FractionBound::work(const Prices::Degree& degree, std::size_t first,
 
 FractionBound::Limit FractionBound::limit(double load) const {
   Limit out{load, {}};
+  const double spare = static_cast<double>(prices_.all_room()) - tokens_.back();
   std::size_t most = lengths_.size();
   for (const Prices::Degree& degree : prices_.degrees()) {
+    // The other groups cannot take so many tokens that fewer than these are left for this one.
+    const double tokens = std::max(0.0, static_cast<double>(degree.room) - spare);
     const auto fits = [&](std::int64_t length) {
-      return length <= degree.room && degree.load(static_cast<double>(length)) <= load;
+      const auto s = static_cast<double>(length);
+      return length <= degree.room &&
+             (degree.square * s * s + degree.token * std::max(s, tokens)) / degree.degree <= load;
     };
     const auto first = std::partition_point(lengths_.begin(), lengths_.end(),
                                             [&](std::int64_t length) { return !fits(length); });
@@ -116,7 +128,7 @@ bool FractionBound::may_fit(const GroupMix& mix, const Limit& limit) const {
   std::array<Left, kMostDegrees> left;
   for (std::size_t k = 0; k < mix.size(); ++k) {
     const double devices = static_cast<double>(mix[k]) * prices_[k].degree;
-    left[k] = {devices * limit.load, devices * static_cast<double>(prices_.capacity())};
+    left[k] = {devices * limit.load, mix[k] * rooms_[k]};
   }
   return may_fit(0, std::span(left).first(mix.size()), limit);
 }

@@ -17,7 +17,9 @@ namespace sluice::flexsp {
 //   the longest. Where their time is up before all have a place, no other division does.
 // - Memory. What is too long for small groups, and the tokens for which these have no memory, must
 // be
-//   in larger ones, whose time may not suffice even if those are the tokens of the shortest.
+//   in larger ones, whose time may not suffice even if those are the tokens of the shortest. And
+//   where little memory is left over, a group with a long sequence must hold many other tokens,
+//   too.
 class FractionBound {
  public:
   // REQUIRES: descending lengths, which outlive it; each fits a group of some degree.
@@ -68,6 +70,7 @@ class FractionBound {
   const Prices& prices_;
   std::span<const std::int64_t> lengths_;
   std::vector<double> tokens_, squares_;  // of the first n sequences
+  std::vector<double> rooms_;             // tokens that a group of each degree can hold of them
 };
 
 }  // namespace sluice::flexsp

@@ -53,8 +53,10 @@ class MicrobatchPlanner {
 // Sums up what its groups have, for sequences of these lengths.
 void reprice(const Prices& prices, std::span<const std::int64_t> lengths, Placement& placement);
 
-// Moves single sequences from the slowest group to others, and swaps pairs, as long as that makes
-// it faster.
-void improve(const Prices& prices, std::span<const std::int64_t> lengths, Placement& placement);
+// Moves sequences from the slowest group to others, and swaps one for one or, which takes longer,
+// also one for two, as long as that makes it faster.
+enum class Swaps { single, pairs };
+void improve(const Prices& prices, std::span<const std::int64_t> lengths, Placement& placement,
+             Swaps swaps = Swaps::single);
 
 }  // namespace sluice::flexsp

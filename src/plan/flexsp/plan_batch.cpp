@@ -271,13 +271,11 @@ class BatchPlanner {
       PlannedMicrobatch& microbatch = batch.microbatches.emplace_back();
       int rank = 0;
       std::optional<Placement> placement = place(lengths_of(numbers));
-      if (own_ != ordered_) {
-        std::vector<std::int64_t> own;
-        for (const std::size_t number : numbers)
-          own.push_back(own_[number]);
-        reprice(prices_, own, *placement);
-        improve(prices_, own, *placement);
-      }
+      std::vector<std::int64_t> own;
+      for (const std::size_t number : numbers)
+        own.push_back(own_[number]);
+      reprice(prices_, own, *placement);
+      improve(prices_, own, *placement, Swaps::pairs);
       for (const PlacedGroup& placed : placement->groups) {
         const int degree = prices_[placed.degree].degree;
         PlannedGroup& out = microbatch.groups.emplace_back();
