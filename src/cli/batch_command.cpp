@@ -267,7 +267,8 @@ void run(const Flags& flags) {
   report.plan_seconds = seconds_of([&] { plan(report, flags, chosen); });
   report.bounds_seconds = seconds_of([&] {
     if (report.batch)
-      report.bounds = flexsp::lower_bounds(report.cluster, report.lengths, *report.batch);
+      report.bounds =
+          flexsp::lower_bounds(report.cluster, report.lengths, *report.batch, flags.exact);
     report.bound_of_any_cuts = flexsp::lower_bound_of_any_cuts(report.cluster, report.lengths);
   });
   add_baselines(report);

@@ -12,7 +12,7 @@ namespace sluice::cli {
 namespace {
 
 // The fields that texts of the library name; a word of a user's between backquotes stays.
-constexpr std::array<std::string_view, 24> kFields = {"cluster.device",
+constexpr std::array<std::string_view, 25> kFields = {"cluster.device",
                                                       "comm.backend",
                                                       "data.path",
                                                       "block",
@@ -35,7 +35,8 @@ constexpr std::array<std::string_view, 24> kFields = {"cluster.device",
                                                       "trace",
                                                       "sequence_length",
                                                       "stages_per_device",
-                                                      "max_length"};
+                                                      "max_length",
+                                                      "min_degree"};
 
 std::string flag_of(std::string_view field) {
   if (field == "field") return "flag";

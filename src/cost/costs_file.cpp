@@ -202,6 +202,10 @@ SequenceCosts parse_flexsp(const Json& json) {
   SequenceCosts costs;
   for (const auto& [key, field] : kFields)
     costs.*field = amount(json[key], fmt::format("flexsp.{}", key));
+  for (const auto& [key, field] : {kFields[0], kFields[1], kFields[2]})
+    if (constexpr double kMostSeconds = 1e6; costs.*field > kMostSeconds)
+      throw user_error("costs: flexsp.{} is {}: needs seconds up to {}", key, number(costs.*field),
+                       number(kMostSeconds));
   if (costs.a1 <= 0 && costs.a2 <= 0)
     throw user_error("costs: flexsp.a1 and flexsp.a2 are 0: tokens must take time");
   if (costs.stash_bytes_per_token <= 0)

@@ -1,5 +1,6 @@
 #include "sluice/cost/sequence_costs.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "sluice/base/error.h"
@@ -19,8 +20,9 @@ double SequenceCosts::all_to_all_seconds(int degree, const TokenSums& sums) cons
 }
 
 std::int64_t SequenceCosts::capacity_tokens(double memory_bytes) const {
+  constexpr double kMost = 1e12;  // more than any device holds
   return static_cast<std::int64_t>(
-      std::floor((memory_bytes - state_bytes) / stash_bytes_per_token));
+      std::floor(std::min((memory_bytes - state_bytes) / stash_bytes_per_token, kMost)));
 }
 
 namespace {

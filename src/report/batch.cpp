@@ -131,7 +131,7 @@ std::string baselines_text(const BatchReport& report) {
 
 std::optional<double> BatchReport::bound() const {
   if (bounds.empty()) return std::nullopt;
-  return std::accumulate(bounds.begin(), bounds.end(), 0.0);
+  return std::max(std::accumulate(bounds.begin(), bounds.end(), 0.0), bound_of_any_cuts);
 }
 
 std::optional<double> BatchReport::gap() const {

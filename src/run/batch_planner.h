@@ -24,6 +24,7 @@ struct BatchPlanner {
   // The run's schedule for so many microbatches, lowered and proved; it lasts as long as the
   // planner. REQUIRES: a plan has so many.
   std::function<const Schedule&(int num_microbatches)> schedule;
+  std::int64_t longest = 0;  // tokens of the longest sequence that a group holds
   // One line: who has the same plans equal batches in the same way.
   std::string identity;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "sluice/base/error.h"
+#include "sluice/base/text.h"
 #include "sluice/run/batch_planner.h"
 #include "sluice/runtime/files/sha256.h"
 
@@ -39,8 +40,26 @@ BatchPlan batch_plan_of(const RunPlan& plan, std::int64_t step,
   return planned.plan;
 }
 
+namespace {
+
+// A sequence that no group holds would end the run when its step comes.
+void check_longest(const BatchPlanner& planner, const Dataset& training) {
+  const std::vector<std::int64_t> lengths = training.lengths(0, training.num_samples());
+  const std::int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  if (longest > planner.longest)
+    throw bad_data(
+        "the training data has a sequence of {}, and the largest group of ranks holds {}: lower "
+        "training.sequence_length and set data.overlong to drop or truncate, or allow larger "
+        "groups "
+        "(flexsp.max_degree) or more memory (parallelism.device_memory_mib)",
+        counted(longest, "token"), planner.longest);
+}
+
+}  // namespace
+
 std::string check_batch_plans(const RunPlan& plan, const Dataset* training, std::int64_t resumed) {
   constexpr std::int64_t kMostSequences = 10'000'000;  // a second or two
+  if (plan.planner && training) check_longest(*plan.planner, *training);
   if (!plan.batch_plans) return "";
   const std::int64_t last = plan.config.training.steps;
   for (std::int64_t step = resumed + 1; step <= last; ++step)

@@ -245,7 +245,7 @@ TEST_F(Batch, WrongFlagsAreRefused) {
   expect_error(wikipedia + "--overlong cut", 2, {"error, drop or truncate"});
   expect_error(wikipedia + "--sharding none", 2, {"the states take 116612 MiB"});
   expect_error(wikipedia + "--pad 1000000", 2, {"--pad is 1000000, and the largest group holds"});
-  expect_error(wikipedia + "--min-degree 32", 2, {"degrees are limited to 32 to 16"});
+  expect_error(wikipedia + "--min-degree 32", 2, {"--min-degree is 32, and there are 16 ranks"});
   expect_error(wikipedia + "--table --format svg", 2, {"a table is text or json"});
   expect_error(batch + "--model 7b --table --count 5", 2, {"--count needs --lengths"});
   expect_error("batch --devices 16 --model 7b --lengths commoncrawl-like --max-length 1", 2,

@@ -244,10 +244,10 @@ TEST_F(TrainFlexsp, WhatDoesNotFitIsRefusedInOneLine) {
                  "parallelism.device_memory_mib is 0.50, and device 0 needs ");
   // Room for one or two tokens on each of four ranks.
   const std::string tight = one + "--parallelism.device_memory_mib=1.2";
-  expect_refused(tight, 3, "the plan of step 1: sequence ");
+  expect_refused(tight, 3, "the training data has a sequence of ");
   const Ran ran = train(tight);
   EXPECT_EQ(ran.code, 3) << ran.err;
-  EXPECT_NE(ran.err.find("the plan of step 1: sequence "), std::string::npos) << ran.err;
+  EXPECT_NE(ran.err.find("the training data has a sequence of "), std::string::npos) << ran.err;
   EXPECT_FALSE(std::filesystem::exists(folder_.path() + "/checkpoints/LATEST"));
 }
 

@@ -9,7 +9,8 @@
 #include <optional>
 #include <span>
 
-#include "sluice/plan/flexsp/plan_batch.h"
+#include "sluice/plan/flexsp/planned_batch.h"
+#include "sluice/plan/flexsp/prices.h"
 
 namespace sluice::flexsp {
 

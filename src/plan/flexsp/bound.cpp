@@ -38,8 +38,8 @@ FractionBound::Limit FractionBound::limit(double load) const {
     const double tokens = std::max(0.0, static_cast<double>(degree.room) - spare);
     const auto fits = [&](std::int64_t length) {
       const auto s = static_cast<double>(length);
-      return length <= degree.room &&
-             (degree.square * s * s + degree.token * std::max(s, tokens)) / degree.degree <= load;
+      const double more = std::max(0.0, tokens - s);
+      return length <= degree.room && degree.load(s) + degree.token * more / degree.degree <= load;
     };
     const auto first = std::partition_point(lengths_.begin(), lengths_.end(),
                                             [&](std::int64_t length) { return !fits(length); });
@@ -149,6 +149,7 @@ bool FractionBound::may_fit(const Limit& limit) const {
 }
 
 std::optional<GroupMix> FractionBound::smallest_groups(const Limit& limit) const {
+  if (limit.too_long.back() > 0) return std::nullopt;
   GroupMix mix(prices_.size());
   int left = prices_.devices();
   double seconds = 0, tokens = 0;  // that groups have to spare

@@ -7,8 +7,10 @@ namespace sluice::flexsp {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// A run of more than one sequence has at most such a part of all tokens.
+// A run of more than one sequence has at most such a part of all tokens, and of those that a
+// microbatch may have.
 constexpr double kMostRuns = 1024;
+constexpr double kRunsOfMicrobatch = 8;
 
 // Runs of neighbouring sequences; cuts are looked for between them.
 struct Runs {
@@ -17,12 +19,14 @@ struct Runs {
   std::vector<double> slowest;       // of the run before there
 };
 
-Runs runs_of(std::span<const std::int64_t> lengths, const Prices* prices) {
+Runs runs_of(std::span<const std::int64_t> lengths, const Prices* prices, double most_tokens) {
   double all = 0;
   for (const std::int64_t length : lengths)
     all += static_cast<double>(length);
   // Few sequences are a run each.
-  const double most = static_cast<double>(lengths.size()) > kMostRuns ? all / kMostRuns : 0;
+  const double most = static_cast<double>(lengths.size()) > kMostRuns
+                          ? std::min(all / kMostRuns, most_tokens / kRunsOfMicrobatch)
+                          : 0;
   Runs runs{{0}, {0}, {0}, {0}};
   double tokens = 0, work = 0, slowest = 0;
   for (std::size_t i = 0; i < lengths.size(); ++i) {
@@ -103,13 +107,13 @@ struct SumOfTimes {
 
 std::vector<Cuts> cut_by_tokens(std::span<const std::int64_t> lengths, int most,
                                 double most_tokens) {
-  const Runs runs = runs_of(lengths, nullptr);
+  const Runs runs = runs_of(lengths, nullptr, most_tokens);
   return best_cuts(runs, most, LargestTokens{runs, most_tokens});
 }
 
 std::vector<Cuts> cut_by_time(const Prices& prices, std::span<const std::int64_t> lengths, int most,
                               double most_tokens) {
-  const Runs runs = runs_of(lengths, &prices);
+  const Runs runs = runs_of(lengths, &prices, most_tokens);
   return best_cuts(
       runs, most,
       SumOfTimes{runs, prices.overhead(), static_cast<double>(prices.devices()), most_tokens});

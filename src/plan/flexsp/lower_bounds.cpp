@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 
+#include "sluice/plan/flexsp/microbatch.h"
 #include "sluice/plan/flexsp/plan_batch.h"
 
 namespace sluice::flexsp {
@@ -16,7 +18,7 @@ constexpr double kProved = 1e-3;  // how near a bound has to come to the plan
 }  // namespace
 
 std::vector<double> lower_bounds(const Cluster& cluster, std::span<const std::int64_t> lengths,
-                                 const PlannedBatch& batch) {
+                                 const PlannedBatch& batch, bool exact) {
   const Prices prices(cluster);
   const MicrobatchPlanner planner(prices);
   std::vector<double> out;
@@ -45,6 +47,12 @@ std::vector<double> lower_bounds(const Cluster& cluster, std::span<const std::in
       if (nodes < 100) break;
     }
     nodes_left += nodes;
+    if (exact) {
+      Placement found;
+      std::int64_t all = std::numeric_limits<std::int64_t>::max();
+      if (planner.search(own, planned * (1 - 1e-9), all, found) == MicrobatchPlanner::Answer::none)
+        low = planned;
+    }
     out.push_back(prices.overhead() + std::min(low, planned));
   }
   return out;

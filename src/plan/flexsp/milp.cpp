@@ -12,6 +12,7 @@
 
 #include "sluice/base/error.h"
 #include "sluice/plan/flexsp/buckets.h"
+#include "sluice/plan/flexsp/cuts.h"
 #include "sluice/plan/flexsp/priced.h"
 
 namespace sluice::flexsp {

@@ -9,7 +9,10 @@
 
 #include "sluice/base/error.h"
 #include "sluice/base/text.h"
+#include "sluice/plan/flexsp/baselines.h"
 #include "sluice/plan/flexsp/buckets.h"
+#include "sluice/plan/flexsp/cuts.h"
+#include "sluice/plan/flexsp/microbatch.h"
 #include "sluice/plan/flexsp/packing.h"
 
 namespace sluice::flexsp {
@@ -56,19 +59,22 @@ class BatchPlanner {
     tokens_ = std::accumulate(rounded.begin(), rounded.end(), std::int64_t{0});
   }
 
-  PlannedBatch plan() {
+  // Nothing where no cut was found: the batch needs too many microbatches, or others.
+  std::optional<PlannedBatch> plan() {
     const int count = static_cast<int>(ordered_.size());
     const auto full = static_cast<double>(prices_.all_room());
     const int fewest =
         std::max(1, static_cast<int>(std::ceil(static_cast<double>(tokens_) / full)));
-    if (options_.microbatches > 0) {
-      if (options_.microbatches > count) return {};
-      try_numbers(options_.microbatches, options_.microbatches);
-      if (best_.empty()) return {};
+    const int from = options_.microbatches > 0 ? options_.microbatches : fewest;
+    const int trials = options_.microbatches > 0 ? 1 : options_.trials;
+    // More than so many take too long to cut.
+    constexpr int kMostCut = 512;
+    constexpr int kRounds = 3;
+    for (int n = from; best_.empty() && n < from + kRounds * trials; n += trials) {
+      if (n > std::min(count, kMostCut)) break;
+      try_numbers(n, std::min(count, n + trials - 1));
     }
-    for (int from = fewest; best_.empty() && from <= count; from += options_.trials)
-      try_numbers(from, std::min(count, from + options_.trials - 1));
-    SLUICE_CHECK(!best_.empty(), "{} sequences cannot be planned", count);
+    if (best_.empty()) return std::nullopt;
     for (auto& [number, cut] : best_)
       refine(cut);
     const Cut& best =
@@ -315,16 +321,6 @@ class BatchPlanner {
 
 }  // namespace
 
-BatchPlan PlannedBatch::plan() const {
-  BatchPlan out;
-  for (const PlannedMicrobatch& microbatch : microbatches) {
-    auto& groups = out.microbatches.emplace_back();
-    for (const PlannedGroup& group : microbatch.groups)
-      groups.push_back(group.group);
-  }
-  return out;
-}
-
 void check_lengths(const Cluster& cluster, std::span<const std::int64_t> lengths) {
   const Prices prices(cluster);
   const Prices::Degree& largest = prices[prices.size() - 1];
@@ -337,9 +333,39 @@ void check_lengths(const Cluster& cluster, std::span<const std::int64_t> lengths
           prices.capacity());
 }
 
+namespace {
+
+// The same with empty groups of the devices that have none, as large as they may be.
+PlannedBatch with_all_devices(const Cluster& cluster, PlannedBatch batch) {
+  for (PlannedMicrobatch& microbatch : batch.microbatches) {
+    int rank = 0;
+    for (const PlannedGroup& group : microbatch.groups)
+      rank = std::max(rank, group.group.first_rank + group.group.degree);
+    for (auto degree = cluster.degrees.rbegin(); degree != cluster.degrees.rend(); ++degree)
+      for (; rank % *degree == 0 && rank + *degree <= cluster.devices; rank += *degree)
+        microbatch.groups.push_back({.group = {*degree, rank, {}},
+                                     .seconds = cluster.costs.b1,
+                                     .bytes = cluster.costs.bytes(*degree, 0)});
+  }
+  return batch;
+}
+
+}  // namespace
+
 PlannedBatch plan_batch(const Cluster& cluster, std::span<const std::int64_t> lengths,
                         const PlanOptions& options) {
-  return BatchPlanner(cluster, lengths, options).plan();
+  std::optional<PlannedBatch> best = BatchPlanner(cluster, lengths, options).plan();
+  const auto has_number = [&](const PlannedBatch& batch) {
+    return options.microbatches == 0 || std::ssize(batch.microbatches) == options.microbatches;
+  };
+  for (const double fill : kPackedFills)
+    for (const int degree : cluster.degrees) {
+      std::optional<PlannedBatch> fixed = fixed_degree(cluster, lengths, degree, fill);
+      if (fixed && has_number(*fixed) && (!best || fixed->seconds < best->seconds))
+        best = with_all_devices(cluster, *std::move(fixed));
+    }
+  SLUICE_CHECK(best || options.microbatches > 0, "{} sequences fit no group", lengths.size());
+  return best ? *std::move(best) : PlannedBatch();
 }
 
 }  // namespace sluice::flexsp

@@ -5,30 +5,10 @@
 #include <span>
 #include <vector>
 
-#include "sluice/plan/flexsp/cuts.h"
-#include "sluice/plan/flexsp/microbatch.h"
-#include "sluice/run/batch_plan.h"
+#include "sluice/plan/flexsp/planned_batch.h"
+#include "sluice/plan/flexsp/prices.h"
 
 namespace sluice::flexsp {
-
-struct PlannedGroup {
-  SequenceGroup group;  // numbers within the batch, ascending
-  std::int64_t tokens = 0;
-  double seconds = 0, all_to_all_seconds = 0;
-  double bytes = 0;  // of each of its devices, states included
-};
-
-struct PlannedMicrobatch {
-  std::vector<PlannedGroup> groups;  // largest first; some may be empty
-  double seconds = 0;                // of its slowest group
-};
-
-struct PlannedBatch {
-  std::vector<PlannedMicrobatch> microbatches;
-  double seconds = 0;  // one microbatch after the other
-
-  BatchPlan plan() const;
-};
 
 // Sequences are planned as if each were as long as the longest of its bucket, and then priced,
 // moved and swapped by their own lengths: by dynamic programming (many, with the least error), of
@@ -48,16 +28,16 @@ struct PlanOptions {
 // sequences, all of positive (padded) lengths.
 void check_lengths(const Cluster& cluster, std::span<const std::int64_t> lengths);
 
-// The fastest plan that was found. The same input gives the same plan. It has no microbatches where
-// options.microbatches cannot hold the sequences, or are more than these. REQUIRES:
-// check_lengths().
+// The fastest plan that was found; no slower than any that has groups of one degree. The same input
+// gives the same plan. It has no microbatches where options.microbatches cannot hold the sequences,
+// or are more than these. REQUIRES: check_lengths().
 PlannedBatch plan_batch(const Cluster& cluster, std::span<const std::int64_t> lengths,
                         const PlanOptions& options = {});
 
 // What no plan with these cuts can be faster than, microbatch by microbatch; of few sequences it is
-// proved by search.
+// proved by search, and if `exact`, of all, by searching to the end.
 std::vector<double> lower_bounds(const Cluster& cluster, std::span<const std::int64_t> lengths,
-                                 const PlannedBatch& batch);
+                                 const PlannedBatch& batch, bool exact = false);
 // The same whatever the cuts.
 double lower_bound_of_any_cuts(const Cluster& cluster, std::span<const std::int64_t> lengths);
 

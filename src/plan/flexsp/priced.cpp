@@ -4,6 +4,16 @@
 
 namespace sluice::flexsp {
 
+BatchPlan PlannedBatch::plan() const {
+  BatchPlan out;
+  for (const PlannedMicrobatch& microbatch : microbatches) {
+    auto& groups = out.microbatches.emplace_back();
+    for (const PlannedGroup& group : microbatch.groups)
+      groups.push_back(group.group);
+  }
+  return out;
+}
+
 PlannedBatch priced(const Cluster& cluster, std::span<const std::int64_t> lengths,
                     const BatchPlan& plan) {
   PlannedBatch batch;

@@ -4,7 +4,8 @@
 #include <cstdint>
 #include <span>
 
-#include "sluice/plan/flexsp/plan_batch.h"
+#include "sluice/plan/flexsp/planned_batch.h"
+#include "sluice/plan/flexsp/prices.h"
 
 namespace sluice::flexsp {
 

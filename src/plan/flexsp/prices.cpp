@@ -10,6 +10,9 @@ namespace sluice::flexsp {
 
 std::vector<int> usable_degrees(const SequenceCosts& costs, int devices, int min_degree,
                                 int max_degree, std::vector<ExcludedDegree>& excluded) {
+  if (min_degree > devices)
+    throw user_error("`min_degree` is {}, and there are {}: give a smaller one", min_degree,
+                     counted(devices, "rank"));
   std::vector<int> usable;
   for (int degree = 1; degree <= devices; degree *= 2) {
     std::string reason;
@@ -26,8 +29,10 @@ std::vector<int> usable_degrees(const SequenceCosts& costs, int devices, int min
     if (degree > std::numeric_limits<int>::max() / 2) break;
   }
   if (usable.empty())
-    throw user_error("no group of devices can share sequences: degree {}: {}",
-                     excluded.front().degree, excluded.front().reason);
+    throw user_error(
+        "no group of ranks can share sequences: none of the degrees 1 to {} will do (degree {}: "
+        "{})",
+        devices, excluded.back().degree, excluded.back().reason);
   return usable;
 }
 

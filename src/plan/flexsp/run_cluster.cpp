@@ -111,6 +111,9 @@ RunCluster run_cluster(const RunPlan& plan, const RunTimes& times) {
   cluster.devices = plan.mesh.data();
   cluster.costs = *times.flexsp;
   cluster.costs.heads = plan.batch_limits().heads;
+  if (flexsp.min_degree > cluster.devices)
+    throw user_error("flexsp.min_degree is {}, and there are {}: give a smaller one",
+                     flexsp.min_degree, counted(cluster.devices, "data rank"));
   const int most = flexsp.max_degree > 0 ? flexsp.max_degree : std::numeric_limits<int>::max();
   cluster.degrees =
       usable_degrees(cluster.costs, cluster.devices, flexsp.min_degree, most, out.excluded);

@@ -84,6 +84,9 @@ class Planner {
   }
 
   const Cluster& cluster() const { return cluster_; }
+  std::int64_t longest() const {
+    return strategy_.degree > 0 ? cluster_.capacity_tokens * strategy_.degree : room_of(cluster_);
+  }
   const Schedule& schedule(int num_microbatches) {
     const Schedule* const found = schedules_.of(num_microbatches);
     SLUICE_CHECK(found, "{} takes no {} microbatches", schedule_name_, num_microbatches);
@@ -194,6 +197,7 @@ std::shared_ptr<const BatchPlanner> run_planner(const PlannedRun& run) {
   BatchPlanner out;
   out.plan = [planner](std::span<const std::int64_t> lengths) { return planner->plan(lengths); };
   out.schedule = [planner](int count) -> const Schedule& { return planner->schedule(count); };
+  out.longest = planner->longest();
   out.identity = identity_of(planner->cluster());
   return std::make_shared<const BatchPlanner>(std::move(out));
 }

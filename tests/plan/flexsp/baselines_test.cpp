@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "plan/flexsp/batches.h"
+#include "sluice/plan/flexsp/plan_batch.h"
 #include "sluice/plan/flexsp/priced.h"
 
 namespace sluice::flexsp {

@@ -273,5 +273,36 @@ TEST(FlexspPlan, ATooLongSequenceIsNamed) {
   EXPECT_NO_THROW(check_lengths(cluster, Lengths{8000}));
 }
 
+TEST(FlexspPlan, ThousandsOfMicrobatchesArePlanned) {
+  Cluster cluster = cluster_7b(1, 128, 1, 1);
+  const PlannedBatch planned = plan_batch(cluster, Lengths(4096, 128));
+  EXPECT_EQ(planned.microbatches.size(), 4096u);
+  EXPECT_EQ(problem_with({cluster, Lengths(4096, 128)}, planned), "");
+}
+
+TEST(FlexspPlan, IsNoSlowerThanGroupsOfOneDegree) {
+  for (unsigned seed = 0; seed < 150; ++seed) {
+    const Case given = random_case(seed);
+    const PlannedBatch planned = plan_batch(given.cluster, given.lengths);
+    for (const double fill : {0.9, 1.0})
+      for (const int degree : given.cluster.degrees)
+        if (const auto fixed = fixed_degree(given.cluster, given.lengths, degree, fill)) {
+          EXPECT_LE(planned.seconds, fixed->seconds * (1 + 1e-9)) << "seed " << seed;
+        }
+  }
+}
+
+TEST(FlexspPlan, SearchedToTheEndTheBoundIsThePlan) {
+  const Cluster cluster = cluster_7b(16, 6449, 1, 16);
+  const Lengths lengths = {30000, 20000, 9000, 8000, 6000, 4000, 3000, 2000, 1000, 500};
+  PlanOptions options;
+  options.exact = true;
+  const PlannedBatch planned = plan_batch(cluster, lengths, options);
+  double bound = 0;
+  for (const double least : lower_bounds(cluster, lengths, planned, true))
+    bound += least;
+  EXPECT_NEAR(bound, planned.seconds, 1e-9);
+}
+
 }  // namespace
 }  // namespace sluice::flexsp
