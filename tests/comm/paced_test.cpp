@@ -41,8 +41,8 @@ std::vector<Clock::duration> durations(int num_ranks, const PacedLinks::SpeedOf&
   std::vector<Clock::duration> taken(static_cast<std::size_t>(num_ranks));
   run_threads(num_ranks, {}, [&](Communicator& threads) {
     const auto world = with_pace(threads, links);
-    threads.barrier();
     const auto start = Clock::now();
+    threads.barrier();  // so nobody sends before this rank's start
     body(*world);
     taken[static_cast<std::size_t>(threads.rank())] = Clock::now() - start;
   });
