@@ -173,7 +173,9 @@ double cap_for(Config config, int tokens) {
 
 Dataset sequences_of(const Options& options) {
   const auto distribution = named<flexsp::LengthDistribution>(options.lengths);
-  if (!distribution) throw user_error("--lengths is {}: no such distribution", options.lengths);
+  if (!distribution)
+    throw user_error("--lengths is {}: needs wikipedia, commoncrawl-like or github-like",
+                     options.lengths);
   std::vector<std::int64_t> starts = {0};
   for (const std::int64_t length :
        flexsp::draw_lengths(*distribution, std::int64_t{options.steps} * options.batch,
@@ -281,6 +283,7 @@ void report(const Options& options, const std::string& strategy, const std::vect
 }
 
 void train(const Options& options) {
+  const Dataset data = sequences_of(options);
   const Folder folder;
   Config config = config_of(options, options.pipeline);
   config.parallelism.costs = folder.write("costs.json", costs_to_json(profile(options)));
@@ -300,7 +303,6 @@ void train(const Options& options) {
     run.plan.planner = flexsp::run_planner(run);
     plans.push_back(std::move(run.plan));
   }
-  const Dataset data = sequences_of(options);
   fmt::print(
       "{} nodes of {} ranks, {} stages; {} parameters; {} sequences a step, {:.0f} tokens; "
       "{:.1f} MiB, {} tokens of a microbatch on a rank\n",
@@ -376,8 +378,9 @@ int main(int argc, char** argv) {
   try {
     sluice::train(options);
   } catch (const std::exception& error) {
+    std::fflush(stdout);
     fmt::print(stderr, "flexsp_training: {}\n", error.what());
-    return 1;
+    return static_cast<int>(sluice::exit_code_of(std::current_exception()));
   }
   return 0;
 }
