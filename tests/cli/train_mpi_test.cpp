@@ -211,7 +211,7 @@ TEST_F(TrainOverMpi, PlansBatchesAsThreadsDo) {
   const Ran refused =
       mpi(flags + "--flexsp.strategy=fixed:1 --parallelism.device_memory_mib=0.85", 4);
   EXPECT_EQ(refused.code, 3) << refused.err;
-  EXPECT_EQ(count(refused.err, "the plan of step 1: "), 1U) << refused.err;
+  EXPECT_EQ(count(refused.err, "the training data has a sequence of "), 1U) << refused.err;
 }
 
 TEST_F(TrainOverMpi, EveryScheduleGivesTheSameBitsOnThreadsAndProcesses) {
