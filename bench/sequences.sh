@@ -39,7 +39,7 @@ documents() {
 for ((n = 0; n < 400; ++n)); do echo 255; done | documents >"$folder/equal.jsonl"
 awk 'BEGIN {srand(1); for (n = 0; n < 600; ++n) {
        z = sqrt(-2 * log(1 - rand())) * cos(6.283185307 * rand()); l = int(exp(5.95 + 1.26 * z))
-       print l < 1 ? 1 : l > 2047 ? 2047 : l}}' >"$folder/lengths"
+       print (l < 1 ? 1 : (l > 2047 ? 2047 : l))}}' >"$folder/lengths"
 documents <"$folder/lengths" >"$folder/spread.jsonl"
 
 # Tokens per second: the real ones that `sequences` had in the same steps where these are given.
