@@ -2,7 +2,7 @@
 # examples/flexsp/run.sh [BATCHES]: what FlexSP's plans bring in its cost model, each number beside the published one.
 #
 # Prints one report (README.md says how to read it). A row is a mean over BATCHES batches of 512 sequences (default 3:
-# about a minute; those of 20 hardly move). SLUICE names the program, ./sluice of this checkout unless given.
+# half a minute; those of 20 hardly move). SLUICE names the program, ./sluice of this checkout unless given.
 set -euo pipefail
 here=$(readlink -f "${BASH_SOURCE[0]%/*}")
 sluice=${SLUICE:-$here/../../sluice}
