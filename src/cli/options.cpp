@@ -119,6 +119,8 @@ void PricingFlags::add(CLI::App& app, const std::string& times_help) {
 void PricingFlags::add_reduce_time(CLI::App& app) {
   add_number(app, "--reduce-time", reduce_time, 0, 1e12,
              "time of one stage's REDUCE_GRAD beside the compute (default 0)");
+  add_number(app, "--update-time", update_time, 0, 1e12,
+             "time of one stage's UPDATE on the device that owns the stage (default 0)");
 }
 
 void PricingFlags::check() const {
@@ -127,6 +129,7 @@ void PricingFlags::check() const {
                             : comm > 0            ? "--comm"
                             : !contention.empty() ? "--contention"
                             : reduce_time > 0     ? "--reduce-time"
+                            : update_time > 0     ? "--update-time"
                                                   : "";
   if (!costs_file.empty() && !other.empty())
     throw user_error(

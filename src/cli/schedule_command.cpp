@@ -1,4 +1,9 @@
 // sluice schedule NAME: generate, prove, price, draw, export.
+#include <algorithm>
+#include <functional>
+#include <optional>
+
+#include "sluice/base/names.h"
 #include "sluice/base/text.h"
 #include "sluice/cli/commands.h"
 #include "sluice/cli/output.h"
@@ -45,17 +50,16 @@ std::string list_text() {
 }
 
 // A search goes by the times of the costs file.
-Schedule generate(const Generator& generator, GeneratorOptions options,
-                  const PricingFlags& pricing) {
-  if (pricing.costs_file.empty() || !generator.knobs.times)
-    return generate_schedule(generator, options);
-  return parse_file(pricing.costs_file, kMaxCostsBytes, [&](const std::string& text) {
+void take_times(const Generator& generator, GeneratorOptions& options,
+                const PricingFlags& pricing) {
+  if (pricing.costs_file.empty() || !generator.knobs.times) return;
+  options = parse_file(pricing.costs_file, kMaxCostsBytes, [&](const std::string& text) {
     const Costs costs = stage_costs_from_json(text);
-    if (pricing.redeal) return generate_with_profile(generator, options, costs);
+    if (pricing.redeal) return with_profile(generator, options, costs);
     const SearchTimes times = search_times(costs);
     options.stage_times = times.stages;
     options.comm = times.comm;
-    return generate_schedule(generator, options);
+    return options;
   });
 }
 
@@ -92,19 +96,25 @@ void run(Flags& flags, ExitCode& exit_code) {
   options.times = flags.pricing.times;
   options.comm = flags.pricing.comm;
   options.keep_after_i = flags.pricing.keep_after_i;
-  if (!flags.block_file.empty())
-    options.block = {flags.block_file, read_text(flags.block_file, kMaxBlockBytes)};
-  Schedule schedule = generate(generator, options, flags.pricing);
-  if (flags.backward == "split") schedule = split_backward(schedule);
-  if (flags.backward == "fused") schedule = fuse_backward(schedule);
   if (flags.backward != "split" && flags.backward != "fused" && !flags.backward.empty())
     throw user_error("--backward is '{}': needs split or fused", flags.backward);
+  options.asynchronous.fused = generator.knobs.windows && flags.backward == "fused";
+  if (!flags.block_file.empty())
+    options.block = {flags.block_file, read_text(flags.block_file, kMaxBlockBytes)};
+  take_times(generator, options, flags.pricing);
+  Schedule schedule = generate_schedule(generator, options);
+  // An asynchronous schedule has its own way with each form.
+  if (!generator.knobs.windows && flags.backward == "split") schedule = split_backward(schedule);
+  if (!generator.knobs.windows && flags.backward == "fused") schedule = fuse_backward(schedule);
   if (flags.reduce) schedule = add_reductions(schedule);
+  std::optional<AsynchronousOptions> settled;
+  if (generator.settle) settled = generator.settle(options).asynchronous;
   PricedSchedule priced = price_schedule({.schedule = std::move(schedule),
                                           .pricing = flags.pricing,
                                           .tokens = flags.slices.stated_tokens(),
                                           .buffers = flags.buffers,
-                                          .timeline = flags.timeline || draws(format)});
+                                          .timeline = flags.timeline || draws(format),
+                                          .asynchronous = settled});
   if (generator.block) priced.block = bound_of(generator.block(options), priced.schedule);
   priced.describe_block = generator.knobs.block;
   if (flags.lowered)
@@ -112,6 +122,69 @@ void run(Flags& flags, ExitCode& exit_code) {
                           ? lower_for_torch(priced.schedule)
                           : priced.validation.lowered;
   exit_code = write_priced(priced, format, flags.timeline, flags.output);
+}
+
+// A flag whose value is one of the first `count` names of an enumeration.
+template <Named E>
+void add_choice(CLI::App& app, const std::string& flag, std::size_t count,
+                const std::function<void(E)>& set, const std::string& help) {
+  const auto all = names_of(E{});
+  const std::vector<std::string> names(all.begin(),
+                                       all.begin() + static_cast<std::ptrdiff_t>(count));
+  app.add_option_function<std::string>(
+         flag,
+         [flag, names, set](const std::string& text) {
+           const auto found = std::find(names.begin(), names.end(), text);
+           if (found == names.end())
+             throw user_error("{} is '{}': needs one of {}", flag, text, join(names, ", "));
+           set(static_cast<E>(found - names.begin()));
+         },
+         help)
+      ->type_name(join(names, "|"));
+}
+
+// Of schedules that go on from one update to the next.
+void add_asynchronous(CLI::App& app, GeneratorOptions& options) {
+  AsynchronousOptions& a = options.asynchronous;
+  add_int(app, "--windows", options.windows, 1, 1 << 26,
+          "updates of the weights, each behind --microbatches (amdp, async-1f1b, pipedream, "
+          "pipedream-2bw; default 1)");
+  add_choice<AmdpOrder>(
+      app, "--order", names_of(AmdpOrder{}).size(), [&a](AmdpOrder order) { a.order = order; },
+      "of amdp (default auto: the fastest for the times)");
+  add_int(app, "--pipes", a.pipes, 1, 1 << 10,
+          "pipes of --order frozen (default half the devices)");
+  add_int(app, "--in-flight", a.in_flight, 1, 1 << 20,
+          "microbatches that a pipe of --order frozen has under way (default 2)");
+  add_int(app, "--border", a.border, 1, 2,
+          "forwards that outer devices run ahead where blocks of order A or rounded-A meet "
+          "(default 1)");
+  add_int(app, "--update-slot", a.update_slot, 1, 1 << 26,
+          "slot of a block before which amdp updates (default the latest that loses no gradient)");
+  add_choice<WeightVersions>(
+      app, "--weights", 2, [&a](WeightVersions weights) { a.weights = weights; },
+      "a backward uses the newest weights, or those of its forward (default newest; pipedream: "
+      "stash)");
+  const auto add_bound = [&](const std::string& flag, std::optional<int>& bound,
+                             const std::string& what) {
+    app.add_option_function<std::string>(
+           flag,
+           [flag, &bound](const std::string& text) {
+             const auto value = parse_int(text);
+             if (!value || *value < 0 || *value > 1 << 20)
+               throw user_error("{} is '{}': needs a whole number from 0 to {}", flag, text,
+                                1 << 20);
+             bound = static_cast<int>(*value);
+           },
+           what)
+        ->type_name("N");
+  };
+  add_bound("--max-mismatch", a.max_mismatch,
+            "fail if more than N updates come between a forward and its backward (default of amdp "
+            "1, else any)");
+  add_bound("--max-delay", a.max_delay,
+            "fail if the weights of a forward lack more than N updates (default of amdp 1, else "
+            "any)");
 }
 
 }  // namespace
@@ -151,6 +224,7 @@ void add_schedule(CLI::App& app, ExitCode& exit_code) {
                     "deal the layers of the costs file to this schedule's stages, whatever stages "
                     "it was measured on");
   flags->pricing.add_reduce_time(*command);
+  add_asynchronous(*command, options);
   add_int(*command, "--buffers", flags->buffers, 0, 1 << 30,
           "fail if a device needs more than N receive buffers");
   add_text(*command, "--backward", flags->backward,

@@ -303,6 +303,15 @@ void check_knobs(const Generator& generator, const ParallelismConfig& parallelis
         generator.name);
     return;
   }
+  if (knobs.windows) {
+    problems.add(
+        "parallelism.pipeline_parallel_schedule is {}: training updates the weights once, at the "
+        "end "
+        "of a step, and this schedule goes on from update to update; take one that does not, such "
+        "as zb-h1",
+        generator.name);
+    return;
+  }
   if (knobs.memory_cap && parallelism.memory_cap == 0 && memory_caps_of(parallelism).empty())
     problems.add(
         "{} needs a cap: set parallelism.device_memory_mib, or parallelism.memory_cap in "

@@ -8,20 +8,19 @@
 namespace sluice {
 
 double Costs::duration(const Op& op) const {
-  const OpCosts& costs = of(op);
   switch (op.kind) {
-    case OpKind::F: return costs.f;
-    case OpKind::I: return costs.i;
-    case OpKind::W: return costs.w;
-    case OpKind::B: return costs.b;
+    case OpKind::F: return of(op).f;
+    case OpKind::I: return of(op).i;
+    case OpKind::W: return of(op).w;
+    case OpKind::B: return of(op).b;
     case OpKind::SendF:
     case OpKind::RecvF:
     case OpKind::SendB:
     case OpKind::RecvB:
     case OpKind::ReduceGrad:
-    case OpKind::Update:
     case OpKind::Unshard:
     case OpKind::Reshard: return 0;  // beside the compute, not in its way
+    case OpKind::Update: return update_time(op.stage);
   }
   return 0;
 }

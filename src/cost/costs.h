@@ -75,6 +75,11 @@ class Costs {
     return reduce.empty() ? 0 : reduce[static_cast<std::size_t>(stage)];
   }
 
+  // What a stage's UPDATE takes on the device that owns it.
+  double update_time(int stage) const {
+    return update.empty() ? 0 : update[static_cast<std::size_t>(stage)];
+  }
+
   Link link(int from, int to) const {
     const auto found = links.find({from, to});
     return found == links.end() ? default_link : found->second;
@@ -83,6 +88,7 @@ class Costs {
   std::map<std::pair<int, int>, Link> links;  // ordered pairs of devices
   Link default_link;
   std::vector<double> reduce;  // per stage, see reduce_bytes(); empty: none
+  std::vector<double> update;  // per stage, see update_time(); empty: none
   Link data_link;              // of every device to its data-parallel copies
   // Of a group run as one: the share of its shorter ops that hides behind the longest. 0: serial.
   double overlap = 0;

@@ -67,7 +67,7 @@ std::vector<double> per_slice(const Json& value, const std::string& where) {
 
 struct StageEntry {
   bool split = true;  // I and W are known apart
-  double reduce = 0;
+  double reduce = 0, update = 0;
   std::int64_t layers = -1;
   std::vector<double> f, i, w, b, after_f, after_i, kv, kv_gradient, sent_forward, sent_backward;
 };
@@ -125,10 +125,11 @@ StageEntry parse_lists(const Json& stage, const std::string& where, const char* 
 StageEntry parse_stage(const Json& stage, const std::string& where) {
   check_keys(stage, where,
              {"F", "I", "W", "B", "after_F", "after_I", "sent_forward", "sent_backward", "kv_bytes",
-              "kv_gradient_bytes", "reduce_bytes", "layers"});
+              "kv_gradient_bytes", "reduce_bytes", "update", "layers"});
   StageEntry entry = parse_lists(stage, where, "slice");
   if (stage.contains("reduce_bytes"))
     entry.reduce = amount(stage["reduce_bytes"], where + ".reduce_bytes");
+  if (stage.contains("update")) entry.update = amount(stage["update"], where + ".update");
   if (stage.contains("layers"))
     entry.layers = whole_number(stage["layers"], where + ".layers", "a number of layers");
   return entry;
@@ -330,6 +331,9 @@ Costs costs_of(const Json& json, const std::vector<StageEntry>& stages) {
   if (std::any_of(stages.begin(), stages.end(), [](const auto& e) { return e.reduce > 0; }))
     for (const StageEntry& e : stages)
       costs.reduce.push_back(e.reduce);
+  if (std::any_of(stages.begin(), stages.end(), [](const auto& e) { return e.update > 0; }))
+    for (const StageEntry& e : stages)
+      costs.update.push_back(e.update);
   if (std::all_of(stages.begin(), stages.end(), [](const auto& e) { return e.layers >= 0; }))
     for (const StageEntry& e : stages)
       costs.layers.push_back(e.layers);

@@ -71,6 +71,8 @@ std::string costs_to_json(const Costs& costs) {
       lists.push_back(fmt::format("\"layers\": {}", costs.layers[static_cast<std::size_t>(stage)]));
     if (!costs.reduce.empty())
       lists.push_back(fmt::format("\"reduce_bytes\": {}", number(costs.reduce_bytes(stage))));
+    if (!costs.update.empty())
+      lists.push_back(fmt::format("\"update\": {}", number(costs.update_time(stage))));
     stages.push_back(fmt::format("    {{\n      {}\n    }}", join(lists, ",\n      ")));
   }
   const auto fields = [](const Link& link) {

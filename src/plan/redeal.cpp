@@ -88,18 +88,22 @@ Costs redeal(const Costs& profile, const Schedule& schedule) {
     for (int stage = 0; stage <= last; ++stage)
       costs.reduce.push_back(parts.of(layers_of(costs.layers, stage)));
   }
+  if (!profile.update.empty()) {
+    const Parts parts = parts_of_stages(profile, [&](int s) { return profile.update_time(s); });
+    for (int stage = 0; stage <= last; ++stage)
+      costs.update.push_back(parts.of(layers_of(costs.layers, stage)));
+  }
   return costs;
 }
 
-Schedule generate_with_profile(const Generator& generator, GeneratorOptions options,
-                               const Costs& profile) {
-  Schedule schedule = generate_schedule(generator, options);
-  if (!generator.knobs.times) return schedule;
-  // The first search was for the placement.
-  const SearchTimes times = search_times(redeal(profile, schedule));
+GeneratorOptions with_profile(const Generator& generator, GeneratorOptions options,
+                              const Costs& profile) {
+  if (!generator.knobs.times) return options;
+  // The first search is for the placement.
+  const SearchTimes times = search_times(redeal(profile, generate_schedule(generator, options)));
   options.stage_times = times.stages;
   options.comm = times.comm;
-  return generate_schedule(generator, options);
+  return options;
 }
 
 }  // namespace sluice

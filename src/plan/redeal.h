@@ -17,9 +17,9 @@ namespace sluice {
 // schedule that runs I and W apart.
 Costs redeal(const Costs& profile, const Schedule& schedule);
 
-// What the generator makes; one that searches does so with the times of the profile, whose layers
-// are dealt to its stages.
-Schedule generate_with_profile(const Generator& generator, GeneratorOptions options,
-                               const Costs& profile);
+// The options for a generator that searches, with the times of the profile, whose layers are dealt
+// to its stages; for others as they are.
+GeneratorOptions with_profile(const Generator& generator, GeneratorOptions options,
+                              const Costs& profile);
 
 }  // namespace sluice

@@ -25,6 +25,8 @@ std::vector<Variant> variants(const ComparisonRequest& request) {
   std::vector<Variant> out;
   for (const Generator* generator :
        request.generators.empty() ? all_generators() : request.generators) {
+    // One that goes on from update to update is not measured by a single step.
+    if (request.generators.empty() && generator->knobs.windows) continue;
     const Knobs& knobs = generator->knobs;
     if (knobs.block) continue;
     if (knobs.memory_cap) {
@@ -126,9 +128,8 @@ ComparedRow price_variant(const ComparisonRequest& request, const Variant& varia
   options.times = divided(options.stages_per_device);
   if (variant.generator->knobs.memory_cap)
     options.memory_cap = variant.cap * options.stages_per_device;
-  Schedule schedule = request.profile
-                          ? generate_with_profile(*variant.generator, options, *request.profile)
-                          : generate_schedule(*variant.generator, options);
+  if (request.profile) options = with_profile(*variant.generator, options, *request.profile);
+  Schedule schedule = generate_schedule(*variant.generator, options);
   const Validation validation = validate(schedule);
   if (!validation.valid())
     throw UserError(validation.problems.front().line(), ExitCode::invalid_schedule);

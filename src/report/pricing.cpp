@@ -86,6 +86,9 @@ Costs Pricing::costs(const Schedule& schedule, std::int64_t tokens) const {
         "`reduce_time` is {}: {} has no REDUCE_GRAD; let sluice schedule --reduce add it or leave "
         "the `field` out",
         number(reduce_time), schedule.name);
+  if (update_time > 0 && !schedule.has(OpKind::Update))
+    throw user_error("`update_time` is {}: {} has no UPDATE; leave the `field` out",
+                     number(update_time), schedule.name);
   Costs costs = unit_costs(schedule, times, comm, keep_after_i, shares(schedule));
   if (!contention.empty()) check_contention(contention, schedule.num_devices(), "`contention`");
   costs.contention = contention;
@@ -93,6 +96,8 @@ Costs Pricing::costs(const Schedule& schedule, std::int64_t tokens) const {
     costs.reduce.assign(static_cast<std::size_t>(schedule.num_stages()), reduce_time);
     costs.data_link.bytes_per_time = 1;
   }
+  if (update_time > 0)
+    costs.update.assign(static_cast<std::size_t>(schedule.num_stages()), update_time);
   return costs;
 }
 

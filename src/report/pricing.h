@@ -27,6 +27,7 @@ struct Pricing {
   bool times_given = false;  // else a model says them
   double comm = 0;
   double reduce_time = 0;
+  double update_time = 0;
   double keep_after_i = 1;
   std::vector<double> contention;
   std::string costs_file;

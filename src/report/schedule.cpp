@@ -41,8 +41,15 @@ std::string block_line(const BlockBound& bound) {
 PricedSchedule price_schedule(PriceRequest request) {
   PricedSchedule priced;
   priced.schedule = std::move(request.schedule);
-  priced.validation = validate(priced.schedule, {.max_buffers = request.buffers});
+  ValidateOptions options{.max_buffers = request.buffers};
+  if (const auto& asynchronous = request.asynchronous)
+    options.staleness = {asynchronous->max_mismatch.value_or(-1),
+                         asynchronous->max_delay.value_or(-1)};
+  priced.validation = validate(priced.schedule, options);
+  priced.asynchronous = std::move(request.asynchronous);
   if (!priced.validation.valid()) return priced;
+  if (priced.schedule.num_windows > 1 || priced.asynchronous)
+    priced.staleness = staleness_of(priced.schedule);
   const std::size_t ops = priced.schedule.num_compute_ops();
   if (request.timeline && ops > kMaxDrawnOps)
     throw user_error(
@@ -57,9 +64,10 @@ PricedSchedule price_schedule(PriceRequest request) {
   priced.contention = costs.contention;
   if (request.pricing.model) priced.model = request.pricing.model->name;
   priced.times = request.pricing.times;
-  priced.simulation =
-      simulate(priced.schedule, costs,
-               {.timeline = request.timeline, .keep_after_i = request.pricing.keep_after_i});
+  const SimulateOptions simulated{.timeline = request.timeline,
+                                  .keep_after_i = request.pricing.keep_after_i};
+  priced.simulation = simulate(priced.schedule, costs, simulated);
+  priced.steady = steady_window(priced.schedule, costs, simulated, *priced.simulation);
   priced.simulation->timeline.caption = schedule_caption(priced);
   return priced;
 }
@@ -69,6 +77,7 @@ std::string schedule_caption(const PricedSchedule& priced) {
   std::string out =
       fmt::format("{}, {}, {}", counted(s.num_devices(), "device"),
                   counted(s.num_stages(), "stage"), counted(s.num_microbatches, "microbatch"));
+  if (s.num_windows > 1) out += fmt::format(" in {} windows", s.num_windows);
   if (s.num_slices > 1) out += fmt::format(" of {} slices", s.num_slices);
   if (!s.slice_sizes.empty()) out += fmt::format(" ({})", slice_sizes_text(s.slice_sizes));
   if (s.num_pipes() > 1) out += fmt::format(", {} pipes", s.num_pipes());
@@ -85,6 +94,13 @@ std::string schedule_caption(const PricedSchedule& priced) {
       100 * sim.bubble_rate, sim.max_peak);
   if (sim.max_peak_bytes > 0) out += fmt::format(" ({:.4g} GiB)", sim.max_peak_bytes / (1 << 30));
   if (!priced.contention.empty()) out += ", with contention";
+  if (priced.steady)
+    out += fmt::format("; a steady window takes {:.6g}{} (busiest device at work {:.1f}%)",
+                       priced.steady->added, unit, 100 * priced.steady->utilisation());
+  if (const auto& staleness = priced.staleness)
+    out += fmt::format("; mismatch at most {} ({:.1f}% of a window's), delay at most {}",
+                       staleness->max_mismatch(), 100 * staleness->mismatch_share(),
+                       staleness->max_delay);
   if (sim.exposed_reduction > 0)
     out += fmt::format("; {:.6g}{} of the makespan only reduces gradients", sim.exposed_reduction,
                        unit);

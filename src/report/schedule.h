@@ -10,6 +10,7 @@
 #include "sluice/schedule/generators/block_bound.h"
 #include "sluice/schedule/validate.h"
 #include "sluice/sim/simulate.h"
+#include "sluice/sim/steady.h"
 #include "sluice/trace/render.h"
 
 namespace sluice {
@@ -25,7 +26,11 @@ struct PricedSchedule {
   std::vector<double> contention;   // of the costs
   std::vector<std::string> notes;   // on the costs file
   std::optional<BlockBound> block;  // of a schedule that comes from a building block
-  bool describe_block = false;      // in a line under the grid, too
+  // Of a schedule of several windows.
+  std::optional<Staleness> staleness;
+  std::optional<SteadyWindow> steady;
+  std::optional<AsynchronousOptions> asynchronous;  // of one that was generated, as settled
+  bool describe_block = false;                      // in a line under the grid, too
 };
 
 struct PriceRequest {
@@ -34,6 +39,7 @@ struct PriceRequest {
   std::int64_t tokens = 0;  // of a sequence, where the user states them; else 0
   int buffers = -1;
   bool timeline = false;
+  std::optional<AsynchronousOptions> asynchronous = std::nullopt;  // settled; its bounds are kept
 };
 
 // Validates, and where the schedule can run, simulates. Throws UserError for a timeline of millions

@@ -43,6 +43,48 @@ void add_simulation(JsonObject& object, const PricedSchedule& priced) {
   }
 }
 
+// How a schedule of several windows was made, who holds and owns its stages, and how old its
+// weights are.
+void add_asynchronous(JsonObject& object, const PricedSchedule& priced) {
+  const Schedule& s = priced.schedule;
+  object.add("weights", name_of(s.weights));
+  if (const auto& asynchronous = priced.asynchronous) {
+    const AsynchronousOptions& a = *asynchronous;
+    const auto number_or_null = [](int value) { return value > 0 ? Json(value) : Json(); };
+    if (a.order != AmdpOrder::automatic) object.add("order", name_of(a.order));
+    object.add("backward", a.fused ? "fused" : "split");
+    object.add("border", number_or_null(a.border));
+    object.add("update_slot", number_or_null(a.update_slot));
+  }
+  Json placement = Json::array(), owners = Json::array();
+  for (int pipe = 0; pipe < s.num_pipes(); ++pipe) {
+    Json devices = Json::array();
+    for (int stage = 0; stage < s.num_stages(); ++stage)
+      devices.push_back(s.placement.device_of(pipe, stage));
+    placement.push_back(devices);
+  }
+  for (int stage = 0; stage < s.num_stages(); ++stage)
+    owners.push_back(s.owner_of(stage));
+  object.add("placement_by_pipe", placement);
+  object.add("owners", owners);
+  if (const auto& sim = priced.simulation) {
+    double busy = 0;
+    for (const DeviceResult& device : sim->devices)
+      busy += device.busy;
+    const double all = sim->makespan * static_cast<double>(sim->devices.size());
+    object.add("utilisation", all > 0 ? Json(busy / all) : Json());
+    object.add("steady_utilisation", priced.steady ? Json(priced.steady->utilisation()) : Json());
+  }
+  if (const auto& staleness = priced.staleness) {
+    object.add("weight_copies", staleness->weight_copies);
+    object.add("accumulators", staleness->accumulators);
+    object.add("max_mismatch", staleness->max_mismatch());
+    object.add("mismatch_share", staleness->mismatch_share());
+    object.add("mismatched_microbatches", staleness->mismatched_microbatches);
+    object.add("max_delay", staleness->max_delay);
+  }
+}
+
 }  // namespace
 
 std::string schedule_json(const PricedSchedule& priced, bool timeline) {
@@ -54,6 +96,10 @@ std::string schedule_json(const PricedSchedule& priced, bool timeline) {
   object.add("stages", s.num_stages());
   object.add("stages_per_device", s.placement.stages_per_device());
   object.add("microbatches", s.num_microbatches);
+  if (s.num_windows > 1 || priced.asynchronous) {
+    object.add("windows", s.num_windows);
+    object.add("window", s.window_size());
+  }
   object.add("slices", s.num_slices);
   if (!s.slice_sizes.empty()) object.add("slice_sizes", s.slice_sizes);
   object.add("pipes", s.num_pipes());
@@ -69,6 +115,7 @@ std::string schedule_json(const PricedSchedule& priced, bool timeline) {
     object.add(
         "block",
         {{"period", block->period}, {"lifespans", block->lifespans}, {"peak_bound", block->peak}});
+  if (s.num_windows > 1 || priced.asynchronous) add_asynchronous(object, priced);
   object.add("receive_buffers", priced.validation.receive_buffers);
   Json placement = Json::array();
   for (int d = 0; d < s.num_devices(); ++d)

@@ -12,6 +12,11 @@ void check_runnable(const Schedule& schedule) {
         "{} has {} pipes: a schedule of one or two pipes can be trained with; check and simulate "
         "take any number",
         schedule.name, schedule.num_pipes());
+  if (schedule.num_windows > 1)
+    throw user_error(
+        "{} has {} windows: training updates the weights once, at the end of a step; give it a "
+        "schedule of one window",
+        schedule.name, schedule.num_windows);
   for (int d = 0; d < schedule.num_devices(); ++d) {
     std::map<int, Op> updates;  // by stage
     for (const Op& op : schedule.programs[static_cast<std::size_t>(d)]) {

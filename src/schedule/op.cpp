@@ -27,6 +27,8 @@ std::string op_text(const Op& op, bool with_slice, bool with_pipe) {
   if (has_microbatch(op.kind)) {
     text += fmt::format("{}", op.microbatch);
     if (with_slice || op.slice != 0) text += fmt::format(".{}", op.slice);
+  } else if (has_window(op.kind) && op.microbatch >= 0) {
+    text += fmt::format("{}", op.microbatch);
   }
   if (with_pipe || op.pipe != 0) text += fmt::format("@{}", static_cast<int>(op.pipe));
   return text;

@@ -26,11 +26,13 @@ inline constexpr int kNumOpKinds = 12;
 // 12 bytes, because a cluster-sized schedule holds tens of millions of them.
 struct Op {
   std::int32_t stage = 0;
-  std::int32_t microbatch = -1;  // global number; -1 where the kind has none
+  // Global number; of REDUCE_GRAD and UPDATE the window, where there are several; -1: none.
+  std::int32_t microbatch = -1;
   std::uint16_t slice = 0;
   OpKind kind : 4 = OpKind::F;
   std::uint16_t joined : 1 = 0;  // runs as one with the op before it (PyTorch's OVERLAP_F_B)
-  std::uint16_t pipe : 11 = 0;   // microbatch mod number of pipes
+  // Microbatch mod number of pipes; else the lowest pipe that has the stage on this device.
+  std::uint16_t pipe : 11 = 0;
 
   friend bool operator==(const Op&, const Op&) = default;
 };
@@ -56,6 +58,10 @@ constexpr bool is_send(OpKind kind) { return kind == OpKind::SendF || kind == Op
 constexpr bool is_recv(OpKind kind) { return kind == OpKind::RecvF || kind == OpKind::RecvB; }
 constexpr bool is_communication(OpKind kind) { return is_send(kind) || is_recv(kind); }
 constexpr bool has_microbatch(OpKind kind) { return kind <= OpKind::RecvB; }
+// A window is the microbatches of one update of the weights.
+constexpr bool has_window(OpKind kind) {
+  return kind == OpKind::ReduceGrad || kind == OpKind::Update;
+}
 // I and B both produce the gradient that the stage before waits for.
 constexpr bool gives_input_gradient(OpKind kind) { return kind == OpKind::I || kind == OpKind::B; }
 constexpr bool gives_weight_gradient(OpKind kind) { return kind == OpKind::W || kind == OpKind::B; }
@@ -63,8 +69,8 @@ constexpr bool gives_weight_gradient(OpKind kind) { return kind == OpKind::W || 
 // "F", "SEND_F", "REDUCE_GRAD", ... as in the text format.
 std::string_view kind_name(OpKind kind);
 
-// `2F0`, `5I3.1`, `1B4@1`, `0UPDATE`. A slice or pipe other than 0 is always written; the flags say
-// whether 0 is.
+// `2F0`, `5I3.1`, `1B4@1`, `0UPDATE`, `0UPDATE2`. A slice or pipe other than 0 is always written;
+// the flags say whether 0 is.
 std::string op_text(const Op& op, bool with_slice, bool with_pipe);
 
 }  // namespace sluice

@@ -67,6 +67,28 @@ Placement Placement::custom(int num_devices, std::vector<std::vector<int>> devic
   return Placement(PlacementKind::custom, num_devices, std::move(device_of));
 }
 
+std::vector<int> Placement::held_by(int device) const {
+  std::vector<int> stages = stages_of(device);
+  std::sort(stages.begin(), stages.end());
+  stages.erase(std::unique(stages.begin(), stages.end()), stages.end());
+  return stages;
+}
+
+int Placement::lowest_pipe(int device, int stage) const {
+  for (int pipe = 0; pipe < num_pipes(); ++pipe)
+    if (device_of(pipe, stage) == device) return pipe;
+  return -1;
+}
+
+std::vector<int> Placement::holders_of(int stage) const {
+  std::vector<int> devices;
+  for (int pipe = 0; pipe < num_pipes(); ++pipe)
+    if (const int device = device_of(pipe, stage);
+        std::find(devices.begin(), devices.end(), device) == devices.end())
+      devices.push_back(device);
+  return devices;
+}
+
 int Placement::stages_per_device() const {
   std::size_t most = 0;
   for (const auto& stages : stages_of_)

@@ -37,6 +37,12 @@ class Placement {
   const std::vector<int>& stages_of(int device) const {
     return stages_of_[static_cast<std::size_t>(device)];
   }
+  // The distinct stages of a device, ascending.
+  std::vector<int> held_by(int device) const;
+  // The lowest pipe that has the stage on the device; -1: none has.
+  int lowest_pipe(int device, int stage) const;
+  // The devices that hold a stage, in the order of their lowest pipes: the first is its owner.
+  std::vector<int> holders_of(int stage) const;
   // The largest number of stages any device holds.
   int stages_per_device() const;
 

@@ -89,7 +89,8 @@ void Rendezvous::check_progress(std::vector<Problem>& problems) const {
     channel_of_recv[static_cast<std::size_t>(channels_[c].to)].push_back(c);
   }
   std::vector<std::size_t> sent(channels_.size(), 0), posted(channels_.size(), 0);
-  std::vector<Seen> done(s.num_cells(), 0);
+  SeenOps done(s);
+  const bool updates = s.has(OpKind::Update);
 
   // The device that the next op of d waits for, or -1 when it may go.
   const auto waits_for = [&](std::size_t d) {
@@ -100,12 +101,14 @@ void Rendezvous::check_progress(std::vector<Problem>& problems) const {
           return posted[c] > sent[c] ? -1 : channels_[c].to;
       return -1;
     }
-    if (!is_compute(op.kind)) return -1;
+    if (!is_compute(op.kind) && !has_window(op.kind)) return -1;
     for (const Op& input : inputs_of(op, s)) {
       const int producer = s.device_of(input);
       if (producer == static_cast<int>(d)) continue;
-      const OpKind carrier = input.kind == OpKind::F ? OpKind::SendF : OpKind::SendB;
-      if (!(done[s.cell(input)] & bit(carrier))) return producer;
+      Op bringer = input;
+      if (!has_window(input.kind))
+        bringer.kind = input.kind == OpKind::F ? OpKind::SendF : OpKind::SendB;
+      if (!done.has(bringer)) return producer;
     }
     return -1;
   };
@@ -127,7 +130,7 @@ void Rendezvous::check_progress(std::vector<Problem>& problems) const {
     while (at[d] < s.programs[d].size() && waits_for(d) < 0) {
       const Op& op = s.programs[d][at[d]];
       if (is_send(op.kind)) {
-        done[s.cell(op)] |= bit(op.kind);
+        done.add(op);
         for (const std::size_t c : channel_of_send[d])
           if (sent[c] < channels_[c].sends.size() && channels_[c].sends[sent[c]] == at[d]) {
             ++sent[c];
@@ -142,6 +145,13 @@ void Rendezvous::check_progress(std::vector<Problem>& problems) const {
             break;
           }
       }
+      if (has_window(op.kind) && updates) {
+        done.add(op);
+        for (std::size_t other = 0; other < n; ++other)
+          if (at[other] < s.programs[other].size() &&
+              s.programs[other][at[other]].kind == OpKind::Update)
+            wake(static_cast<int>(other));
+      }
       ++at[d];
     }
   }
@@ -153,10 +163,12 @@ void Rendezvous::check_progress(std::vector<Problem>& problems) const {
     stuck = true;
     const Op& op = s.programs[d][at[d]];
     const int on = waits_for(d);
-    waiting[d] = {
-        on, at[d], s.text(op),
-        fmt::format("device {} at position {} ({}) waits for device {} to {}", d, at[d], s.text(op),
-                    on, is_send(op.kind) ? "post its receive" : "send its input")};
+    waiting[d] = {on, at[d], s.text(op),
+                  fmt::format("device {} at position {} ({}) waits for device {} to {}", d, at[d],
+                              s.text(op), on,
+                              is_send(op.kind)      ? "post its receive"
+                              : is_compute(op.kind) ? "send its input"
+                                                    : "reduce or update before it")};
   }
   if (stuck) report_deadlocks(waiting, problems);
 }

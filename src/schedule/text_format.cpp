@@ -83,8 +83,9 @@ Op parse_op(std::string_view text, const Cell& cell) {
                                "RECV_B REDUCE_GRAD UPDATE UNSHARD RESHARD",
                                shown(name)));
 
-  if (const auto microbatch = take_number(rest, cell, "microbatch", kMaxMicrobatch - 1)) {
-    if (!has_microbatch(op.kind))
+  const std::string_view numbered = has_window(op.kind) ? "window" : "microbatch";
+  if (const auto microbatch = take_number(rest, cell, numbered, kMaxMicrobatch - 1)) {
+    if (!has_microbatch(op.kind) && !has_window(op.kind))
       throw at(cell, fmt::format("{} takes no microbatch", kind_name(op.kind)));
     op.microbatch = static_cast<std::int32_t>(*microbatch);
   } else if (has_microbatch(op.kind)) {
@@ -124,7 +125,9 @@ void parse_cell(const Cell& cell, Program& program) {
 struct Metadata {
   std::string name;
   std::string placement;
-  std::int64_t stages = 0, microbatches = 0, slices = 0, pipes = 0;
+  std::int64_t stages = 0, microbatches = 0, windows = 0, slices = 0, pipes = 0;
+  WeightVersions weights = WeightVersions::newest;
+  bool updates_by_stage = false;
   std::vector<std::int64_t> slice_sizes;
 };
 
@@ -154,6 +157,13 @@ std::string metadata_string(const Json& value, std::string_view key) {
   return text;
 }
 
+WeightVersions metadata_weights(const Json& value) {
+  const std::string text = metadata_string(value, "weights");
+  if (const auto weights = named<WeightVersions>(text)) return *weights;
+  throw user_error("row 1: metadata 'weights' is '{}': needs newest, stash or previous",
+                   shown(text));
+}
+
 Metadata parse_metadata(std::string_view line) {
   // A metadata line is small; the limit keeps a hostile one from costing much.
   if (line.size() > (1 << 20))
@@ -178,6 +188,12 @@ Metadata parse_metadata(std::string_view line) {
       data.stages = metadata_int(value, key, 1, kMaxStage);
     else if (key == "microbatches")
       data.microbatches = metadata_int(value, key, 1, kMaxMicrobatch);
+    else if (key == "windows")
+      data.windows = metadata_int(value, key, 1, kMaxMicrobatch);
+    else if (key == "weights")
+      data.weights = metadata_weights(value);
+    else if (key == "updates_by_stage" && value.is_boolean())
+      data.updates_by_stage = value.get<bool>();
     else if (key == "slices")
       data.slices = metadata_int(value, key, 1, kMaxSlices);
     else if (key == "pipes")
@@ -187,14 +203,19 @@ Metadata parse_metadata(std::string_view line) {
         data.slice_sizes.push_back(metadata_int(size, key, 1, std::int64_t{1} << 40));
     else
       throw user_error(
-          "row 1: metadata '{}' is unknown: schema, name, placement, stages, microbatches, slices, "
-          "pipes and slice_sizes (a list) are known",
+          "row 1: metadata '{}' is unknown: schema, name, placement, stages, microbatches, "
+          "windows, "
+          "weights, updates_by_stage (true or false), slices, pipes and slice_sizes (a list) are "
+          "known",
           shown(key));
   }
   if (!data.slice_sizes.empty() &&
       static_cast<std::int64_t>(data.slice_sizes.size()) != std::max<std::int64_t>(data.slices, 1))
     throw user_error("row 1: metadata has {} slice_sizes for {} slices", data.slice_sizes.size(),
                      std::max<std::int64_t>(data.slices, 1));
+  if (data.microbatches > 0 && data.windows > 0 && data.microbatches % data.windows != 0)
+    throw user_error("row 1: metadata has {} microbatches in {} windows: each window has as many",
+                     data.microbatches, data.windows);
   return data;
 }
 
@@ -260,7 +281,7 @@ std::string write_schedule(const Schedule& schedule, TextFlavour flavour) {
           schedule.name, schedule.num_pipes());
     for (const Program& program : schedule.programs)
       for (const Op& op : program)
-        if (op.kind == OpKind::Update)
+        if (op.kind == OpKind::Update || schedule.num_windows > 1)
           throw user_error("torch-csv cannot hold {}: PyTorch's format has no UPDATE; use csv",
                            schedule.name);
   } else {
@@ -268,9 +289,11 @@ std::string write_schedule(const Schedule& schedule, TextFlavour flavour) {
                  {"name", schedule.name},
                  {"placement", placement_name(schedule.placement.kind())},
                  {"stages", schedule.num_stages()},
-                 {"microbatches", schedule.num_microbatches},
-                 {"slices", schedule.num_slices},
-                 {"pipes", schedule.num_pipes()}};
+                 {"microbatches", schedule.num_microbatches}};
+    if (schedule.num_windows > 1) json["windows"] = schedule.num_windows;
+    if (schedule.weights != WeightVersions::newest) json["weights"] = name_of(schedule.weights);
+    if (schedule.updates_by_stage) json["updates_by_stage"] = true;
+    json.update({{"slices", schedule.num_slices}, {"pipes", schedule.num_pipes()}});
     if (!schedule.slice_sizes.empty()) json["slice_sizes"] = schedule.slice_sizes;
     out += fmt::format("{}{}\n", kMagic, json.dump(-1, ' ', true, Json::error_handler_t::replace));
   }
@@ -296,6 +319,7 @@ Schedule read_schedule(std::string_view text) {
 
   Schedule schedule;
   std::int64_t stages = data.stages, microbatches = data.microbatches;
+  std::int64_t windows = std::max<std::int64_t>(data.windows, 1);
   std::int64_t slices = std::max<std::int64_t>(data.slices, 1);
   std::int64_t pipes = std::max<std::int64_t>(data.pipes, 1);
   std::size_t ops = 0;
@@ -313,7 +337,9 @@ Schedule read_schedule(std::string_view text) {
       // What the metadata leaves open is read off the ops; a number past the metadata's is left
       // for the validator to report with its device and position.
       if (data.stages == 0) stages = std::max<std::int64_t>(stages, op.stage + 1);
-      if (data.microbatches == 0)
+      if (data.windows == 0 && has_window(op.kind))
+        windows = std::max<std::int64_t>(windows, op.microbatch + 1);
+      if (data.microbatches == 0 && has_microbatch(op.kind))
         microbatches = std::max<std::int64_t>(microbatches, op.microbatch + 1);
       if (data.slices == 0) slices = std::max<std::int64_t>(slices, op.slice + 1);
       if (data.pipes == 0) pipes = std::max<std::int64_t>(pipes, op.pipe + 1);
@@ -334,12 +360,26 @@ Schedule read_schedule(std::string_view text) {
         "and "
         "the text has {} ops; one of these numbers is wrong",
         stages - 1, microbatches - 1, slices - 1, cells, ops);
-  if (static_cast<double>(pipes) * static_cast<double>(stages) >
+  if (static_cast<double>(pipes) * static_cast<double>(stages) * static_cast<double>(windows) >
       16.0 * static_cast<double>(ops) + 4096)
-    throw user_error("the largest pipe is {}: too many for {} ops", pipes - 1, ops);
+    throw user_error("the largest pipe is {}{}: too many for {} ops", pipes - 1,
+                     windows > 1 ? fmt::format(", the largest window {}", windows - 1) : "", ops);
+  if (microbatches % windows != 0)
+    throw user_error(
+        "the largest numbers are microbatch {} and window {}: {} microbatches do not make {} "
+        "windows of equal size",
+        microbatches - 1, windows - 1, microbatches, windows);
+  // One window has no number; a text may write it all the same.
+  if (windows == 1)
+    for (Program& program : schedule.programs)
+      for (Op& op : program)
+        if (has_window(op.kind)) op.microbatch = -1;
 
   schedule.name = data.name.empty() ? "custom" : data.name;
   schedule.num_microbatches = static_cast<int>(microbatches);
+  schedule.num_windows = static_cast<int>(windows);
+  schedule.weights = data.weights;
+  schedule.updates_by_stage = data.updates_by_stage;
   schedule.num_slices = static_cast<int>(slices);
   schedule.slice_sizes = std::move(data.slice_sizes);
   const int num_devices = schedule.num_devices();

@@ -1,6 +1,6 @@
 // Schedules as text: PyTorch's pipeline CSV (one row per device, one op per cell), extended with
-// `.slice`, `@pipe`, UPDATE and an optional first line `# sluice {json}` that carries what the ops
-// alone do not say. The grammar is in docs/schedule-format.md.
+// `.slice`, `@pipe`, UPDATE, windows and an optional first line `# sluice {json}` that carries what
+// the ops alone do not say. The grammar is in docs/schedule-format.md.
 #pragma once
 
 #include <string>

@@ -1,7 +1,6 @@
 #include "sluice/schedule/validate.h"
 
 #include <algorithm>
-#include <map>
 
 #include "sluice/base/error.h"
 #include "sluice/schedule/deadlock.h"
@@ -28,12 +27,13 @@ namespace {
 class Validator {
  public:
   Validator(const Schedule& schedule, const ValidateOptions& options)
-      : given_(schedule), options_(options) {}
+      : given_(schedule), options_(options), anywhere_(schedule) {}
 
   Validation run() {
+    if (!check_windows()) return std::move(result_);
     const bool in_place = check_numbers();
     check_each_once();
-    check_reductions();
+    check_window_ops();
     if (!in_place) return std::move(result_);
     if (given_.has_communication()) {
       result_.lowered = given_;
@@ -46,6 +46,8 @@ class Validator {
         explain_stuck(lowered);
       result_.lowered = std::move(lowered.schedule);
     }
+    if (given_.num_windows > 1 && result_.valid())
+      result_.problems = staleness_problems(given_, options_.staleness);
     return std::move(result_);
   }
 
@@ -57,7 +59,8 @@ class Validator {
 
   // An input as the schedule has it: B where that is what gives the input gradient.
   std::string input_text(Op input) const {
-    if (input.kind == OpKind::I && (anywhere_[given_.cell(input)] & bit(OpKind::B)))
+    if ((input.kind == OpKind::I || input.kind == OpKind::W) &&
+        (anywhere_.of(input) & bit(OpKind::B)))
       input.kind = OpKind::B;
     return given_.text(input);
   }
@@ -67,7 +70,23 @@ class Validator {
     return op.stage >= 0 && op.stage < given_.num_stages() && op.pipe < given_.num_pipes() &&
            op.slice < given_.num_slices &&
            (!has_microbatch(op.kind) ||
-            (op.microbatch >= 0 && op.microbatch < given_.num_microbatches));
+            (op.microbatch >= 0 && op.microbatch < given_.num_microbatches)) &&
+           (!has_window(op.kind) || window_in_range(op));
+  }
+
+  // The number of a REDUCE_GRAD or UPDATE: none where there is one window.
+  bool window_in_range(const Op& op) const {
+    return given_.num_windows > 1 ? op.microbatch >= 0 && op.microbatch < given_.num_windows
+                                  : op.microbatch == -1;
+  }
+
+  bool check_windows() {
+    const int windows = given_.num_windows;
+    if (windows >= 1 && given_.num_microbatches % windows == 0) return true;
+    result_.problems.push_back({-1, -1, "",
+                                fmt::format("{} microbatches do not make {} windows of equal size",
+                                            given_.num_microbatches, windows)});
+    return false;
   }
 
   // Numbers in range, ops on the device and in the pipe that own them, groups of compute ops only.
@@ -90,8 +109,19 @@ class Validator {
           report(d, i, op,
                  fmt::format("microbatch {} runs in pipe {} of {}", op.microbatch,
                              s.pipe_of(op.microbatch), s.num_pipes()));
+        } else if (has_window(op.kind) && !window_in_range(op)) {
+          report(d, i, op,
+                 s.num_windows > 1
+                     ? fmt::format("needs the number of its window, 0..{}", s.num_windows - 1)
+                     : "the schedule has one window: leave its number out");
         } else if (s.device_of(op) != static_cast<int>(d)) {
           report(d, i, op, fmt::format("stage {} is on device {}", op.stage, s.device_of(op)));
+        } else if (has_window(op.kind) &&
+                   s.placement.lowest_pipe(static_cast<int>(d), op.stage) != op.pipe) {
+          report(
+              d, i, op,
+              fmt::format("is written with the lowest pipe that has stage {} on this device: @{}",
+                          op.stage, s.placement.lowest_pipe(static_cast<int>(d), op.stage)));
         } else if (!is_compute(op.kind) &&
                    (op.joined || (i + 1 < s.programs[d].size() && s.programs[d][i + 1].joined))) {
           report(d, i, op, "only F, I, W and B may run as one group");
@@ -101,57 +131,52 @@ class Validator {
     return result_.valid();
   }
 
-  // A reduction or an update needs a weight gradient that came since the one before it; and where a
-  // stage is reduced at all, no gradient may come after its last reduction.
-  void check_reductions() {
-    struct Fresh {
-      bool reduce = false, update = false;    // gradients since the last of each
-      bool reduced = false, updated = false;  // whether there was one at all
-      std::size_t last_gradient = 0;
-    };
+  // Each (device, stage, window) has at most one REDUCE_GRAD and one UPDATE; and exactly one where
+  // the schedule updates weights at all.
+  void check_window_ops() {
+    bool updates = given_.num_windows > 1;
     for (std::size_t d = 0; d < given_.programs.size(); ++d) {
-      const Program& program = given_.programs[d];
-      std::map<int, Fresh> stages;
-      for (std::size_t i = 0; i < program.size(); ++i) {
-        const Op& op = program[i];
-        Fresh& fresh = stages[op.stage];
-        if (gives_weight_gradient(op.kind)) {
-          fresh.reduce = fresh.update = true;
-          fresh.last_gradient = i;
-        } else if (op.kind == OpKind::ReduceGrad || op.kind == OpKind::Update) {
-          const bool reduce = op.kind == OpKind::ReduceGrad;
-          if (!(reduce ? fresh.reduce : fresh.update))
-            report(d, i, op,
-                   (reduce ? fresh.reduced : fresh.updated)
-                       ? fmt::format("no W or B of stage {} comes between it and the {} before it",
-                                     op.stage, kind_name(op.kind))
-                       : fmt::format("no W or B of stage {} comes before it", op.stage));
-          (reduce ? fresh.reduce : fresh.update) = false;
-          (reduce ? fresh.reduced : fresh.updated) = true;
-        }
+      for (std::size_t i = 0; i < given_.programs[d].size(); ++i) {
+        const Op& op = given_.programs[d][i];
+        if (!has_window(op.kind)) continue;
+        updates = updates || op.kind == OpKind::Update;
+        if (!in_range(op)) continue;
+        if (anywhere_.has(op))
+          report(d, i, op,
+                 given_.num_windows > 1
+                     ? "appears a second time"
+                     : fmt::format("appears a second time; where there are several windows, number "
+                                   "them: {0}{1}0, {0}{1}1, ...",
+                                   op.stage, kind_name(op.kind)));
+        anywhere_.add(op);
       }
-      for (const auto& [stage, fresh] : stages)
-        if (fresh.reduced && fresh.reduce)
-          report(d, fresh.last_gradient, program[fresh.last_gradient],
-                 "its gradient comes after the stage's last REDUCE_GRAD");
     }
+    if (!updates) return;
+    for (int d = 0; d < given_.num_devices(); ++d)
+      for (const int stage : given_.placement.held_by(d))
+        for (int window = 0; window < given_.num_windows; ++window)
+          for (const OpKind kind : {OpKind::ReduceGrad, OpKind::Update}) {
+            const Op op = given_.window_op(kind, d, stage, window);
+            if (!anywhere_.has(op))
+              result_.problems.push_back(
+                  {d, -1, given_.text(op), "is missing: the schedule updates weights"});
+          }
   }
 
   // Every (stage, microbatch, slice) has one F and either one B or one I and one W.
   void check_each_once() {
-    anywhere_.assign(given_.num_cells(), 0);
     for (std::size_t d = 0; d < given_.programs.size(); ++d) {
       for (std::size_t i = 0; i < given_.programs[d].size(); ++i) {
         const Op& op = given_.programs[d][i];
         if (!has_microbatch(op.kind) || !in_range(op)) continue;
-        Seen& cell = anywhere_[given_.cell(op)];
+        const Seen cell = anywhere_.of(op);
         if (cell & bit(op.kind))
           report(d, i, op, "appears a second time");
         else if (op.kind == OpKind::B && (cell & (bit(OpKind::I) | bit(OpKind::W))))
           report(d, i, op, "this microbatch already has a split backward (I or W)");
         else if ((op.kind == OpKind::I || op.kind == OpKind::W) && (cell & bit(OpKind::B)))
           report(d, i, op, "this microbatch already has a full backward (B)");
-        cell |= bit(op.kind);
+        anywhere_.add(op);
       }
     }
     Op op;
@@ -160,7 +185,8 @@ class Validator {
         op.pipe = static_cast<std::uint16_t>(given_.pipe_of(op.microbatch)) & 0x7ff;
         for (int c = 0; c < given_.num_slices; ++c) {
           op.slice = static_cast<std::uint16_t>(c);
-          const Seen cell = anywhere_[given_.cell(op)];
+          op.kind = OpKind::F;
+          const Seen cell = anywhere_.of(op);
           const auto missing = [&](OpKind kind, std::string_view text) {
             op.kind = kind;
             result_.problems.push_back(
@@ -187,11 +213,10 @@ class Validator {
     check_local_order();
     const std::size_t n = given_.programs.size();
     std::vector<Waiting> waiting(n);
-    std::vector<Seen> placed(given_.num_cells(), 0);
+    SeenOps placed(given_);
     for (std::size_t d = 0; d < n; ++d)
       for (std::size_t i = 0; i < lowered.placed[d]; ++i)
-        if (is_compute(given_.programs[d][i].kind))
-          placed[given_.cell(given_.programs[d][i])] |= bit(given_.programs[d][i].kind);
+        placed.add(given_.programs[d][i]);
     for (std::size_t d = 0; d < n; ++d) {
       const Program& program = given_.programs[d];
       for (std::size_t i = lowered.placed[d];
@@ -199,9 +224,8 @@ class Validator {
            ++i)
         for (const Op& input : inputs_of(program[i], given_)) {
           const int producer = given_.device_of(input);
-          if (placed[given_.cell(input)] & wanted(input)) continue;
-          if (producer == static_cast<int>(d) || !(anywhere_[given_.cell(input)] & wanted(input)))
-            continue;
+          if (placed.meets(input)) continue;
+          if (producer == static_cast<int>(d) || !anywhere_.meets(input)) continue;
           const std::string op = given_.text(program[i]);
           waiting[d] = {producer, i, op,
                         fmt::format("device {} at position {} ({}) waits for {}", d, i, op,
@@ -215,7 +239,7 @@ class Validator {
   // Inside each program of a compute-only schedule: what is made on the device comes before its
   // use.
   void check_local_order() {
-    std::vector<Seen> seen(given_.num_cells(), 0);
+    SeenOps seen(given_);
     for (std::size_t d = 0; d < given_.programs.size(); ++d) {
       const Program& program = given_.programs[d];
       for (std::size_t first = 0; first < program.size();) {
@@ -225,8 +249,7 @@ class Validator {
             if (given_.device_of(input) == static_cast<int>(d))
               check_local_input(given_, seen, d, i, input);
         for (; first < end; ++first)
-          if (is_compute(program[first].kind))
-            seen[given_.cell(program[first])] |= bit(program[first].kind);
+          seen.add(program[first]);
       }
     }
   }
@@ -243,7 +266,7 @@ class Validator {
   // Inside each program: an input is there before its use, made locally or received; and how many
   // receives are posted and not yet used.
   void check_inputs_and_buffers(const Schedule& s) {
-    std::vector<Seen> seen(s.num_cells(), 0);
+    SeenOps seen(s);
     result_.receive_buffers.assign(s.programs.size(), 0);
     for (std::size_t d = 0; d < s.programs.size(); ++d) {
       const Program& program = s.programs[d];
@@ -263,9 +286,8 @@ class Validator {
         }
         for (std::size_t i = first; i < end; ++i) {
           const Op& op = program[i];
-          if (!has_microbatch(op.kind)) continue;
-          const Seen before = seen[s.cell(op)];
-          seen[s.cell(op)] |= bit(op.kind);
+          const Seen before = seen.of(op);
+          seen.add(op);
           if (op.kind == OpKind::F && (before & bit(OpKind::RecvF))) --buffers;
           if (gives_input_gradient(op.kind) && (before & bit(OpKind::RecvB))) --buffers;
         }
@@ -274,8 +296,7 @@ class Validator {
     }
   }
 
-  void check_inputs(const Schedule& s, const std::vector<Seen>& seen, std::size_t d,
-                    std::size_t i) {
+  void check_inputs(const Schedule& s, const SeenOps& seen, std::size_t d, std::size_t i) {
     const Op& op = s.programs[d][i];
     if (is_communication(op.kind) && !check_transfer(s, d, i)) return;
     if (is_recv(op.kind)) return;  // its input is on the other device
@@ -284,22 +305,29 @@ class Validator {
         check_local_input(s, seen, d, i, input);
         continue;
       }
+      if (has_window(op.kind)) {
+        if (!anywhere_.meets(input)) inputs_there_ = false;  // reported as missing
+        continue;
+      }
       Op recv = op;
       recv.joined = 0;
       recv.kind = input.kind == OpKind::F ? OpKind::RecvF : OpKind::RecvB;
-      if (seen[s.cell(op)] & bit(recv.kind)) continue;
+      if (seen.has(recv)) continue;
       inputs_there_ = false;
       report(d, i, op, fmt::format("{} must come before it", s.text(recv)));
     }
   }
 
   // An input that is nowhere in the schedule is reported as missing, not again at each use.
-  void check_local_input(const Schedule& s, const std::vector<Seen>& seen, std::size_t d,
-                         std::size_t i, const Op& input) {
-    if (seen[s.cell(input)] & wanted(input)) return;
+  void check_local_input(const Schedule& s, const SeenOps& seen, std::size_t d, std::size_t i,
+                         const Op& input) {
+    if (seen.meets(input)) return;
     inputs_there_ = false;
-    if (anywhere_[s.cell(input)] & wanted(input))
-      report(d, i, s.programs[d][i], fmt::format("{} must come before it", input_text(input)));
+    if (!anywhere_.meets(input)) return;
+    const Op& op = s.programs[d][i];
+    report(d, i, op,
+           fmt::format("{} must come before it{}", input_text(input),
+                       op.kind == OpKind::ReduceGrad ? ": its gradient would be lost" : ""));
   }
 
   // A send or receive must have a partner on another device.
@@ -320,7 +348,7 @@ class Validator {
   const Schedule& given_;
   ValidateOptions options_;
   Validation result_;
-  std::vector<Seen> anywhere_;  // what of each (stage, microbatch, slice) the schedule holds at all
+  SeenOps anywhere_;  // what the schedule holds at all
   bool inputs_there_ = true;
 };
 

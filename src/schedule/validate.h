@@ -8,11 +8,13 @@
 
 #include "sluice/schedule/problem.h"
 #include "sluice/schedule/schedule.h"
+#include "sluice/schedule/staleness.h"
 
 namespace sluice {
 
 struct ValidateOptions {
   int max_buffers = -1;  // more receive buffers than this on a device is a problem; -1: any number
+  StalenessBounds staleness = {};  // of a schedule of several windows
 };
 
 struct Validation {

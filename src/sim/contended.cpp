@@ -56,7 +56,7 @@ class ContendedPlayer : Player {
     const Program& program = schedule_.programs[d];
     Device& device = state_[d];
     for (; device.next < program.size(); ++device.next) {
-      if (is_compute(program[device.next].kind)) return await_start(d);
+      if (occupies(program[device.next].kind)) return await_start(d);
       run_beside(d, program[device.next]);
     }
   }
@@ -87,8 +87,7 @@ class ContendedPlayer : Player {
     const bool alone = costs_.overlap == 0 || group.end == first + 1;
     group.piece_end = alone ? first + 1 : group.end;
     ends_.push(
-        {work_ + (alone ? costs_.duration(program[first]) : together(program, first, group.end)),
-         d});
+        {work_ + (alone ? duration(program[first]) : together(program, first, group.end)), d});
   }
 
   void pass_until_next_start() {
@@ -120,6 +119,8 @@ class ContendedPlayer : Player {
       return start_piece(d);
     }
     --busy_;
+    if (program[group.first].kind == OpKind::Update)
+      finish_window_op(d, program[group.first], now_);
     send_outputs(d, group.first, group.end);
     advance(d);
   }

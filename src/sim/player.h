@@ -15,6 +15,7 @@ namespace sluice {
 class Player {
  protected:
   static constexpr double kNotYet = -1;
+  static constexpr std::size_t kWindowOp = SIZE_MAX - 1;  // what an UPDATE waits for
 
   // Where one (pipe, stage)'s output, or its input gradient, goes.
   struct Route {
@@ -24,10 +25,16 @@ class Player {
     std::size_t channel = 0;
   };
 
+  // A REDUCE_GRAD or UPDATE that is done, and the span behind which (or in which) it was.
+  struct WindowOp {
+    double time = kNotYet;
+    int span = -1;
+  };
+
   struct Device {
     std::size_t next = 0;
     double clock = 0;                    // it is free from here on
-    std::size_t waiting_for = SIZE_MAX;  // index into arrival_
+    std::size_t waiting_for = SIZE_MAX;  // index into arrival_, or kWindowOp
     double data_link_free = 0;
     double last_reduced = 0;
     bool started = false;
@@ -39,6 +46,7 @@ class Player {
         options_(options),
         explicit_sends_(schedule.has_communication()),
         arrival_(2 * schedule.num_cells(), kNotYet),
+        window_ops_(2 * schedule.num_window_cells()),
         state_(schedule.programs.size()),
         activations_(schedule, activation_costs(schedule, options.keep_after_i)),
         bytes_(schedule, costs) {
@@ -80,6 +88,9 @@ class Player {
   static std::size_t direction(OpKind kind) {
     return kind == OpKind::F || kind == OpKind::SendF ? 0 : 1;
   }
+  std::size_t window_slot(const Op& op) const {
+    return 2 * schedule_.window_cell(op) + (op.kind == OpKind::Update ? 1 : 0);
+  }
   std::size_t slot(const Op& op) const { return 2 * schedule_.cell(op) + direction(op.kind); }
   std::size_t route_index(const Op& op) const {
     return 2 * (static_cast<std::size_t>(op.pipe) *
@@ -107,10 +118,21 @@ class Player {
     channel_free_.assign(channels.size(), 0);
   }
 
+  // Whether an op takes the device's time, rather than run beside the compute.
+  static bool occupies(OpKind kind) { return is_compute(kind) || kind == OpKind::Update; }
+  double duration(const Op& op) const {
+    if (op.kind != OpKind::Update) return costs_.duration(op);
+    // The others take the owner's weights.
+    return schedule_.owner_of(op.stage) == schedule_.device_of(op) ? costs_.update_time(op.stage)
+                                                                   : 0;
+  }
+
   // Raises `start` to the arrival of the op's inputs; false (and a note to be woken) if one is not
   // there yet. Inputs made on this device come earlier in its program.
   bool wait_for_inputs(std::size_t d, const Op& op, double& start, int& message) {
+    if (op.kind == OpKind::Update) return wait_for_window(d, op, start, message);
     for (const Op& input : inputs_of(op, schedule_)) {
+      if (has_window(input.kind)) continue;                                 // made here
       if (routes_[route_index(input)].to != static_cast<int>(d)) continue;  // made here
       const std::size_t at = slot(input);
       if (arrival_[at] == kNotYet) {
@@ -123,6 +145,40 @@ class Player {
       }
     }
     return true;
+  }
+
+  // The same for an UPDATE. What other devices reduced or updated arrives a latency later.
+  bool wait_for_window(std::size_t d, const Op& op, double& start, int& message) {
+    Message latest{op, -1, static_cast<int>(d), -1, 0, 0};
+    for (const Op& input : inputs_of(op, schedule_)) {
+      const WindowOp& done = window_ops_[window_slot(input)];
+      if (done.time == kNotYet) {
+        state_[d].waiting_for = kWindowOp;
+        return false;
+      }
+      const int from = schedule_.device_of(input);
+      const bool here = from == static_cast<int>(d);
+      const double arrival = done.time + (here ? 0 : costs_.link(from, latest.to).latency);
+      if (arrival <= start) continue;
+      start = arrival;
+      latest = {input, here ? -1 : from, latest.to, done.span, done.time, arrival};
+    }
+    if (!options_.timeline || latest.from < 0 || latest.span < 0) return true;
+    message = static_cast<int>(result_.timeline.messages.size());
+    result_.timeline.messages.push_back(latest);
+    return true;
+  }
+
+  // A REDUCE_GRAD or UPDATE is done: those that wait for such may look again.
+  void finish_window_op(std::size_t d, const Op& op, double time) {
+    const int span =
+        options_.timeline ? static_cast<int>(result_.timeline.devices[d].spans.size()) - 1 : -1;
+    window_ops_[window_slot(op)] = {time, span};
+    for (std::size_t other = 0; other < state_.size(); ++other)
+      if (state_[other].waiting_for == kWindowOp) {
+        state_[other].waiting_for = SIZE_MAX;
+        runnable_.push_back(other);
+      }
   }
 
   // The time of a group whose members run side by side.
@@ -152,11 +208,12 @@ class Player {
   void reduce(std::size_t d, const Op& op) {
     Device& device = state_[d];
     const double bytes = costs_.reduce_bytes(op.stage);
-    if (bytes == 0) return;
+    if (bytes == 0) return finish_window_op(d, op, device.clock);
     const double start = std::max(device.clock, device.data_link_free);
     const Link& link = costs_.data_link;
     device.data_link_free = start + (link.bytes_per_time > 0 ? bytes / link.bytes_per_time : 0);
     device.last_reduced = device.data_link_free + link.latency;
+    finish_window_op(d, op, device.last_reduced);
     if (!options_.timeline || device.last_reduced == start) return;
     DeviceTimeline& line = result_.timeline.devices[d];
     line.reductions.push_back(
@@ -171,6 +228,10 @@ class Player {
     }
     device.busy += end - start;
     device.last_end = std::max(device.last_end, end);
+    if (!is_compute(op.kind)) {
+      if (options_.timeline) result_.timeline.devices[d].spans.push_back({op, start, end, message});
+      return;
+    }
     const MemoryStep step = activations_.apply(d, op);
     MemoryStep byte_step;
     if (costs_.measured) byte_step = bytes_.apply(d, op);
@@ -277,6 +338,7 @@ class Player {
   const SimulateOptions options_;
   const bool explicit_sends_;
   std::vector<double> arrival_;  // per cell and direction: when the consumer has it
+  std::vector<WindowOp> window_ops_;
   std::vector<int> message_of_;  // the same, as an index of timeline.messages
   std::vector<Route> routes_;    // per pipe, stage and direction
   std::vector<double> channel_free_;

@@ -29,13 +29,15 @@ class FreePlayer : Player {
       double start = device.clock;
       int message = -1;
       for (std::size_t i = device.next; i < end; ++i)
-        if (is_compute(program[i].kind) && !wait_for_inputs(d, program[i], start, message)) return;
-      if (!is_compute(program[device.next].kind))
-        run_beside(d, program[device.next]);
+        if (occupies(program[i].kind) && !wait_for_inputs(d, program[i], start, message)) return;
+      const Op& op = program[device.next];
+      if (!occupies(op.kind))
+        run_beside(d, op);
       else if (end == device.next + 1)
-        run_op(d, program[device.next], start, costs_.duration(program[device.next]), message);
+        run_op(d, op, start, duration(op), message);
       else
         run_group(d, device.next, end, start, message);
+      if (op.kind == OpKind::Update) finish_window_op(d, op, device.clock);
       send_outputs(d, device.next, end);
       device.next = end;
     }

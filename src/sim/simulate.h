@@ -5,10 +5,12 @@
 // where the schedule has one), waits for the link to be free, occupies it for bytes / bandwidth,
 // and arrives a latency later. Receives are posted early enough to cost nothing. A REDUCE_GRAD
 // sends its stage's gradients over the device's data-parallel link in the same way, one after
-// another and without delaying compute; the step ends when the last one has arrived. Times depend
-// on data flow alone, so the result does not depend on the order in which the simulator visits the
-// devices. With contention an op goes on at the speed that belongs to the number of devices that
-// compute at the moment; messages and reductions keep their time.
+// another and without delaying compute; the step ends when the last one has arrived. An UPDATE
+// waits for the reductions of its window on every device; it occupies the device that owns the
+// stage for its time, and a device with a copy goes on when the owner's weights have arrived. Times
+// depend on data flow alone, so the result does not depend on the order in which the simulator
+// visits the devices. With contention an op goes on at the speed that belongs to the number of
+// devices that compute at the moment; messages and reductions keep their time.
 #pragma once
 
 #include <vector>

@@ -47,6 +47,7 @@ std::vector<std::vector<int>> unit_times(const Schedule& schedule) {
   const auto inputs_ready = [&](const Op& op) {
     int latest = 0;
     for (const Op& input : inputs_of(op, schedule)) {
+      if (has_window(input.kind)) continue;  // made here
       const Ready& made = ready[schedule.cell(input)];
       const int time = input.kind == OpKind::F ? made.output : made.gradient;
       if (time < 0) return -1;

@@ -129,7 +129,10 @@ TEST(Cli, WhatIsWrittenIsReadBack) {
   for (const char* request :
        {"zb-v --devices 4 --microbatches 8 --slices 2", "dualpipe --devices 4 --microbatches 8",
         "dualpipe-v --devices 4 --microbatches 8",
-        "seq1f1b --devices 4 --microbatches 4 --slice-sizes 2048,1024,1024"}) {
+        "seq1f1b --devices 4 --microbatches 4 --slice-sizes 2048,1024,1024",
+        "amdp --devices 4 --microbatches 8 --windows 3 --order R --weights stash",
+        "pipedream --devices 4 --microbatches 1 --windows 9",
+        "pipedream-2bw --devices 4 --microbatches 4 --windows 3"}) {
     for (const char* form : {"", " --lowered"}) {
       SCOPED_TRACE(std::string(request) + form);
       const std::string schedule = std::string("schedule ") + request;
@@ -141,6 +144,9 @@ TEST(Cli, WhatIsWrittenIsReadBack) {
       for (const char* key :
            {"name", "makespan", "span", "peak_activations", "placement", "ops", "receive_buffers"})
         EXPECT_EQ(made[key], read[key]) << key;
+      for (const char* key : {"windows", "weights", "placement_by_pipe", "owners", "weight_copies",
+                              "accumulators", "steady_utilisation", "mismatch_share", "max_delay"})
+        EXPECT_EQ(made.value(key, Json()), read.value(key, Json())) << key;
     }
   }
 }
@@ -149,7 +155,8 @@ TEST(Cli, TorchCsvIsReadBack) {
   const TemporaryFolder folder;
   const std::string csv = folder.path() + "/s.csv";
   for (const Generator* generator : all_generators()) {
-    if (generator->knobs.block || generator->name == "dualpipe") continue;
+    if (generator->knobs.block || generator->knobs.windows || generator->name == "dualpipe")
+      continue;
     std::string request = fmt::format("schedule {} --devices 4 --microbatches 8", generator->name);
     if (generator->knobs.memory_cap) request += " --memory-cap 6";
     SCOPED_TRACE(request);

@@ -434,6 +434,8 @@ TEST_F(DryRun, MeshesThatDoNotFitAreRefusedInOneLine) {
                      "too few for 12 stages"},
            std::pair{"device_memory_mib=1,2,3", "device_memory_mib lists 3 caps"},
            std::pair{"layers_per_stage=cost", "layers_per_stage is 'cost'"},
+           std::pair{"pipeline_parallel_schedule=amdp",
+                     "is amdp: training updates the weights once, at the end of a step"},
        })
     expect_refused(fmt::format("--dry-run --parallelism.{}", flags), 2, word);
 }
@@ -455,11 +457,16 @@ TEST_F(DryRun, SchedulesThatTheTrainerCannotRunAreRefusedByEveryCommandAlike) {
                 program(0, "") + "0UPDATE,0REDUCE_GRAD\n" + program(1, "") + "1REDUCE_GRAD\n");
   folder_.write("pipes.csv", pipes(0) + pipes(1));
   folder_.write("last.csv", program(0, "") + "0UPDATE\n" + program(1, "") + "1UPDATE\n");
+  ASSERT_EQ(run("schedule async-1f1b --devices 2 --microbatches 2 --windows 2 --out two.csv").code,
+            0);
   const auto flags = [](const std::string& file) {
     return " run.toml --parallelism.pipeline_parallel_schedule_csv=" + file;
   };
   for (const auto& [file, line] :
-       {std::pair{
+       {std::pair{"two.csv",
+                  "sluice: async-1f1b has 2 windows: training updates the weights once, at the end "
+                  "of a step; give it a schedule of one window\n"},
+        std::pair{
             "windows.csv",
             "sluice: windows has 0UPDATE before 0F2 on device 0: training updates the weights "
             "once, at the end of a step; remove each UPDATE that is not its stage's last "

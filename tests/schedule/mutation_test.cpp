@@ -141,6 +141,7 @@ std::vector<Sample> samples_of(const Generator& generator) {
           options.microbatches = m;
           options.stages_per_device = v;
           options.slices = k;
+          options.windows = knobs.windows ? 3 : 1;
           if (knobs.memory_cap) options.memory_cap = cap * p;
           try {
             samples.push_back({fmt::format("{} p={} m={} v={} k={}", generator.name, p, m, v, k),

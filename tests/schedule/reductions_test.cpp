@@ -47,7 +47,7 @@ TEST(Reductions, OneCopyOfAStageInTwoPipesIsReducedOnce) {
                                      std::pair{OpKind::B, 0}, std::pair{OpKind::B, 1}})
       program.push_back(make_op(kind, pipe == 0 ? d : 2 - d, pipe, 0, pipe));
   }
-  EXPECT_EQ(add_reductions(schedule).program_text(1), "1F0@0,1F1@1,1B0@0,1B1@1,1REDUCE_GRAD@1");
+  EXPECT_EQ(add_reductions(schedule).program_text(1), "1F0@0,1F1@1,1B0@0,1B1@1,1REDUCE_GRAD@0");
   EXPECT_EQ(add_reductions(schedule).program_text(0),
             "0F0@0,2F1@1,0B0@0,0REDUCE_GRAD@0,2B1@1,2REDUCE_GRAD@1");
 }

@@ -43,7 +43,7 @@ std::string lowered_text(const char* text) {
 std::vector<Schedule> torch_schedules() {
   std::vector<Schedule> out;
   for (const Generator* generator : all_generators()) {
-    if (generator->knobs.block) continue;
+    if (generator->knobs.block || generator->knobs.windows) continue;
     GeneratorOptions options;
     options.devices = 4;
     options.microbatches = 8;

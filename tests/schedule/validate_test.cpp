@@ -287,16 +287,15 @@ TEST(Validate, ReductionsAndUpdatesNeedAGradientBeforeThem) {
     return out;
   };
   EXPECT_TRUE(lines("0F0,0B0,0REDUCE_GRAD,0UPDATE\n").empty());
-  EXPECT_TRUE(lines("0F0,0B0,0UPDATE,0F1,0B1,0UPDATE\n").empty());  // a window each
+  EXPECT_TRUE(lines("0F0,0B0,0REDUCE_GRAD0,0UPDATE0,0F1,0B1,0REDUCE_GRAD1,0UPDATE1\n").empty());
   EXPECT_EQ(lines("0UPDATE,0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD\n"),
             (std::vector<std::string>{
-                "device 0, position 0, 0UPDATE: no W or B of stage 0 comes before it",
-                "device 0, position 4, 0REDUCE_GRAD: no W or B of stage 0 comes between it and "
-                "the REDUCE_GRAD before it"}));
-  EXPECT_EQ(
-      lines("0F0,0I0,0F1,0B1,0REDUCE_GRAD,0W0\n"),
-      (std::vector<std::string>{
-          "device 0, position 5, 0W0: its gradient comes after the stage's last REDUCE_GRAD"}));
+                "device 0, position 4, 0REDUCE_GRAD: appears a second time; where there are "
+                "several windows, number them: 0REDUCE_GRAD0, 0REDUCE_GRAD1, ...",
+                "device 0, position 0, 0UPDATE: 0REDUCE_GRAD must come before it"}));
+  EXPECT_EQ(lines("0F0,0I0,0F1,0B1,0REDUCE_GRAD,0W0\n"),
+            (std::vector<std::string>{"device 0, position 4, 0REDUCE_GRAD: 0W0 must come before "
+                                      "it: its gradient would be lost"}));
 }
 
 }  // namespace

@@ -21,15 +21,18 @@ void expect_near(double a, double b, const char* what) {
   EXPECT_NEAR(a, b, 1e-9 * std::max(1.0, std::abs(b))) << what;
 }
 
-using MessageKey = std::tuple<int, int, int, int, OpKind>;
+using MessageKey = std::tuple<int, int, int, int, OpKind, int>;
 
-// Each tensor that travels, by what it is of: players differ in the order in which they list them.
+MessageKey key_of(const Op& op, int to) {
+  return {op.pipe, op.stage, op.microbatch, op.slice, op.kind, to};
+}
+
+// Each tensor that travels, by what it is of and where it goes: players differ in the order in
+// which they list them.
 std::map<MessageKey, Message> messages_of(const Timeline& timeline) {
   std::map<MessageKey, Message> out;
   for (const Message& message : timeline.messages) {
-    const Op& op = message.op;
-    EXPECT_TRUE(
-        out.try_emplace({op.pipe, op.stage, op.microbatch, op.slice, op.kind}, message).second);
+    EXPECT_TRUE(out.try_emplace(key_of(message.op, message.to), message).second);
   }
   return out;
 }
@@ -191,7 +194,19 @@ TEST(Contention, EveryOpDoesItsWorkAtTheSpeedsOfItsTime) {
     const WorkClock work(timeline, costs.contention);
     const auto messages = messages_of(timeline);
     std::map<std::pair<int, int>, double> link_free;
+    std::map<MessageKey, double> window_ops;  // when each was done
+    for (const DeviceTimeline& device : timeline.devices) {
+      for (const Reduction& reduction : device.reductions)
+        window_ops[key_of(reduction.op, 0)] = reduction.end;
+      for (const Span& span : device.spans)
+        if (span.op.kind == OpKind::Update) window_ops[key_of(span.op, 0)] = span.end;
+    }
     for (const Message& message : timeline.messages) {
+      if (has_window(message.op.kind)) {
+        EXPECT_EQ(message.start, window_ops.at(key_of(message.op, 0)));
+        expect_near(message.end, message.start + 0.3, "end of what an update waits for");
+        continue;
+      }
       const Span& maker = timeline.devices[static_cast<std::size_t>(message.from)]
                               .spans[static_cast<std::size_t>(message.span)];
       double& free = link_free[{message.from, message.to}];
@@ -206,11 +221,16 @@ TEST(Contention, EveryOpDoesItsWorkAtTheSpeedsOfItsTime) {
         expect_near(work.at(span.end) - work.at(span.start), costs.duration(span.op), "work");
         double ready = clock;
         for (const Op& input : inputs_of(span.op, schedule)) {
+          if (has_window(input.kind)) {
+            const bool here = schedule.device_of(input) == static_cast<int>(d);
+            ready = std::max(ready, window_ops.at(key_of(input, 0)) + (here ? 0 : 0.3));
+            continue;
+          }
           const auto kind = input.kind == OpKind::F ? OpKind::SendF : OpKind::SendB;
-          const auto found =
-              messages.find({input.pipe, input.stage, input.microbatch, input.slice, kind});
-          if (found != messages.end() && found->second.to == static_cast<int>(d))
-            ready = std::max(ready, found->second.end);
+          Op carrier = input;
+          carrier.kind = kind;
+          const auto found = messages.find(key_of(carrier, static_cast<int>(d)));
+          if (found != messages.end()) ready = std::max(ready, found->second.end);
         }
         EXPECT_GE(span.start, ready - 1e-9);
         // The members of a group wait for each other's inputs, too.
@@ -241,6 +261,7 @@ TEST(Contention, WithoutMessagesStretchesTime) {
   for_every_schedule([&](const Schedule& schedule) {
     Costs costs = uneven_costs(schedule);
     costs.default_link = {};
+    costs.reduce.clear();
     costs.overlap = 0;
     const Timeline free = simulate(schedule, costs, {.timeline = true}).timeline;
     costs.contention = random_contention(schedule.programs.size(), random);

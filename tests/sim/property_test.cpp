@@ -25,6 +25,12 @@ bool takes(const Generator& generator, const Size& size) {
   if (generator.name == "dualpipe-v") return size.m >= 2 * size.p;
   if (generator.name == "dualpipe")
     return size.p % 2 == 0 && size.m % 2 == 0 && size.m >= 2 * size.p;
+  // Order R takes as many as it has pipes, rounded A as many as its devices; A and T take no
+  // others.
+  if (generator.name == "amdp")
+    return size.p >= 2 &&
+           (size.m % ((size.p + 1) / 2) == 0 || size.m % ((size.p + 3) / 4 * 4) == 0);
+  if (generator.name == "pipedream-2bw") return size.m >= size.p;
   if (knobs.block) return size.p == 4;  // the devices of examples/block-v-half.toml
   return true;
 }
@@ -35,6 +41,7 @@ GeneratorOptions options_of(const Generator& generator, const Size& size) {
   options.microbatches = size.m;
   options.stages_per_device = size.v;
   options.slices = size.k;
+  options.windows = generator.knobs.windows ? 3 : 1;
   if (generator.knobs.memory_cap) options.memory_cap = 1.5 * size.p;
   if (generator.knobs.block)
     options.block = {
@@ -54,7 +61,8 @@ void expect_promises(const Schedule& schedule, const GeneratorOptions& options) 
               options.memory_cap->of(d) + 1e-9);
   EXPECT_GE(sim.bubble, 0);
   EXPECT_EQ(schedule.num_slices, options.slices);
-  EXPECT_EQ(schedule.num_microbatches, options.microbatches);
+  EXPECT_EQ(schedule.num_microbatches, options.windows * options.microbatches);
+  EXPECT_EQ(schedule.num_windows, options.windows);
 }
 
 class EveryGenerator : public testing::TestWithParam<const Generator*> {};

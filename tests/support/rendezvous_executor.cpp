@@ -25,9 +25,8 @@ using Name = std::tuple<Tensor, int, int, int>;
 struct Device {
   std::size_t at = 0;
   std::set<Name> holds;
-  std::set<Name> expects;                              // receives posted, whether arrived or not
-  std::map<int, std::set<Name>> unreduced, unapplied;  // weight gradients, by stage
-  std::set<int> reduced_stages;
+  std::set<Name> expects;                          // receives posted, whether arrived or not
+  std::set<std::pair<int, int>> reduced, updated;  // (stage, window)
 };
 
 struct Wrong {
@@ -129,6 +128,7 @@ class Executor {
     const int s = op.stage, m = op.microbatch, c = op.slice;
     switch (op.kind) {
       case OpKind::F:
+        must_have_weights(op, d);
         if (c > 0) must_hold(d, {Tensor::output, s, m, c - 1});
         if (s == 0) return true;
         if (home(op, s - 1) == static_cast<int>(d)) {
@@ -155,18 +155,61 @@ class Executor {
         return receive_is_posted(op, d, s - 1);
       case OpKind::RecvF: check_partner(op, d, s - 1); return true;
       case OpKind::RecvB: check_partner(op, d, s + 1); return true;
-      case OpKind::ReduceGrad:
-      case OpKind::Update:
+      case OpKind::ReduceGrad: must_have_all_gradients(op, d); return true;
+      case OpKind::Update: return may_update(op, d);
       case OpKind::Unshard:
       case OpKind::Reshard: return true;
     }
     return true;
   }
 
-  // A reduction or an update of gradients that there must be.
-  static void take_all(std::set<Name>& gradients) {
-    if (gradients.empty()) throw Wrong{"no new gradient to reduce or apply"};
-    gradients.clear();
+  // Where a window uses the weights from before the window before it, these must be there.
+  void must_have_weights(const Op& op, std::size_t d) const {
+    if (schedule_.weights != WeightVersions::previous) return;
+    const int each = schedule_.num_microbatches / schedule_.num_windows;
+    const int w = op.microbatch / each;
+    if (w >= 2 && !devices_[d].updated.contains({op.stage, w - 2}))
+      throw Wrong{"weights that do not exist yet"};
+  }
+
+  // The number that an op of a window carries, counted from 0.
+  int window(const Op& op) const {
+    const bool counted = schedule_.num_windows > 1;
+    if (counted ? op.microbatch < 0 || op.microbatch >= schedule_.num_windows : op.microbatch != -1)
+      throw Wrong{"no such window"};
+    for (int pipe = 0; pipe < op.pipe; ++pipe)
+      if (schedule_.placement.device_of(pipe, op.stage) == home(op, op.stage))
+        throw Wrong{"not the lowest pipe of the stage here"};
+    return counted ? op.microbatch : 0;
+  }
+
+  // Every microbatch of the window that has its stage `op.stage` on this device has left its weight
+  // gradient here: what comes later would be lost.
+  void must_have_all_gradients(const Op& op, std::size_t d) const {
+    const int w = window(op), each = schedule_.num_microbatches / schedule_.num_windows;
+    if (devices_[d].reduced.contains({op.stage, w})) throw Wrong{"reduced a second time"};
+    for (int m = w * each; m < (w + 1) * each; ++m)
+      if (schedule_.placement.device_of(m % schedule_.num_pipes(), op.stage) == static_cast<int>(d))
+        for (int c = 0; c < schedule_.num_slices; ++c)
+          must_hold(d, {Tensor::weight_gradient, op.stage, m, c});
+  }
+
+  // New weights need the gradients of every device that has a part in them, and come from the
+  // device of the stage in pipe 0.
+  bool may_update(const Op& op, std::size_t d) const {
+    const int w = window(op), s = op.stage;
+    const Device& own = devices_[d];
+    if (!own.reduced.contains({s, w})) throw Wrong{"updated before its own gradients"};
+    if (own.updated.contains({s, w})) throw Wrong{"updated a second time"};
+    if (w > 0 && !own.updated.contains({s, w - 1})) throw Wrong{"updated out of order"};
+    for (int pipe = 0; pipe < schedule_.num_pipes(); ++pipe)
+      for (int stage = 0; stage < schedule_.num_stages(); ++stage) {
+        if (schedule_.updates_by_stage && stage != s) continue;
+        const auto holder = static_cast<std::size_t>(schedule_.placement.device_of(pipe, stage));
+        if (!devices_[holder].reduced.contains({stage, w})) return false;
+      }
+    const auto owner = static_cast<std::size_t>(schedule_.placement.device_of(0, s));
+    return owner == d || devices_[owner].updated.contains({s, w});
   }
 
   void check_partner(const Op& op, std::size_t d, int stage) const {
@@ -200,17 +243,10 @@ class Executor {
         case OpKind::SendB: send(op, d, s - 1, {Tensor::received_gradient, s - 1, m, c}); break;
         case OpKind::RecvF: post(op, d, s - 1, {Tensor::received_activation, s, m, c}); break;
         case OpKind::RecvB: post(op, d, s + 1, {Tensor::received_gradient, s, m, c}); break;
-        case OpKind::ReduceGrad:
-          take_all(devices_[d].unreduced[s]);
-          devices_[d].reduced_stages.insert(s);
-          break;
-        case OpKind::Update: take_all(devices_[d].unapplied[s]); break;
+        case OpKind::ReduceGrad: devices_[d].reduced.insert({s, window(op)}); break;
+        case OpKind::Update: devices_[d].updated.insert({s, window(op)}); break;
         case OpKind::Unshard:
         case OpKind::Reshard: break;
-      }
-      if (op.kind == OpKind::W || op.kind == OpKind::B) {
-        devices_[d].unreduced[s].insert({Tensor::weight_gradient, s, m, c});
-        devices_[d].unapplied[s].insert({Tensor::weight_gradient, s, m, c});
       }
       ++devices_[d].at;
     }
@@ -240,9 +276,7 @@ class Executor {
   }
 
   void check_nothing_left() const {
-    for (const Device& device : devices_)
-      for (const int stage : device.reduced_stages)
-        if (!device.unreduced.at(stage).empty()) throw Wrong{"a gradient was never reduced"};
+    check_updates();
     for (const auto& [pair, queue] : posted_)
       if (!queue.empty()) throw Wrong{"a receive was never met"};
     for (int s = 0; s < schedule_.num_stages(); ++s)
@@ -254,6 +288,21 @@ class Executor {
                {Tensor::output, Tensor::input_gradient, Tensor::weight_gradient})
             if (!devices_[home_device].holds.contains({what, s, m, c}))
               throw Wrong{"something was never made"};
+        }
+  }
+
+  // A schedule that updates weights, or says that it has several windows, updates every stage on
+  // every device that has it, once per window.
+  void check_updates() const {
+    bool updates = schedule_.num_windows > 1;
+    for (const Device& device : devices_)
+      updates = updates || !device.updated.empty();
+    if (!updates) return;
+    for (int pipe = 0; pipe < schedule_.num_pipes(); ++pipe)
+      for (int s = 0; s < schedule_.num_stages(); ++s)
+        for (int w = 0; w < schedule_.num_windows; ++w) {
+          const auto d = static_cast<std::size_t>(schedule_.placement.device_of(pipe, s));
+          if (!devices_[d].updated.contains({s, w})) throw Wrong{"a stage was never updated"};
         }
   }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -47,9 +48,30 @@ class MemoryCap {
   std::vector<double> caps_;
 };
 
+enum class AmdpOrder { automatic, a, r, t, rounded_a, frozen };
+constexpr auto names_of(AmdpOrder) {
+  return std::array<std::string_view, 6>{"auto", "A", "R", "T", "rounded-A", "frozen"};
+}
+
+// Of schedules that go on from one update of the weights to the next. 0 and none: the generator's
+// default.
+struct AsynchronousOptions {
+  AmdpOrder order = AmdpOrder::automatic;
+  int pipes = 0;       // of a frozen order
+  int in_flight = 0;   // microbatches of a pipe of a frozen order
+  bool fused = false;  // B, not I and W
+  int border = 0;      // forwards that an outer device runs ahead where blocks meet: 1 or 2
+  int update_slot = 0;
+  std::optional<WeightVersions> weights;
+  // What the proof allows (staleness.h); -1: anything.
+  std::optional<int> max_mismatch, max_delay;
+};
+
 struct GeneratorOptions {
   int devices = 0;
-  int microbatches = 0;
+  int microbatches = 0;  // of a window, the microbatches of one update of the weights
+  int windows = 1;
+  AsynchronousOptions asynchronous;
   int stages_per_device = 0;  // 0: the generator's default
   int group_size = 0;         // 0: the generator's default
   int slices = 1;
@@ -81,6 +103,9 @@ struct Knobs {
   bool memory_cap = false;  // required where true
   bool block = false;       // required where true
   bool times = false;       // the order depends on what ops cost
+  bool windows = false;     // updates the weights itself, window after window
+  bool weights = false;     // which of them its ops use is a choice
+  bool orders = false;      // has several orders of its own: amdp
 };
 
 struct BuildingBlock;
@@ -95,6 +120,8 @@ struct Generator {
   Schedule (*generate)(const GeneratorOptions&);
   // The building block that it repeats; null where the order does not come from one.
   BuildingBlock (*block)(const GeneratorOptions&) = nullptr;
+  // Fills in what asynchronous options leave to it; null where it has none.
+  GeneratorOptions (*settle)(const GeneratorOptions&) = nullptr;
 };
 
 // A memory cap under which a generator finds no order.

@@ -29,6 +29,10 @@ namespace sluice {
   ROW(seq1f1b)                 \
   ROW(seq1f1b_i)               \
   ROW(seq_zb)                  \
+  ROW(amdp)                    \
+  ROW(async_1f1b)              \
+  ROW(pipedream)               \
+  ROW(pipedream_2bw)           \
   ROW(block)
 
 namespace generators {
@@ -55,7 +59,13 @@ std::string names_with(bool Knobs::*knob) {
     if (generator->knobs.*knob) names.emplace_back(generator->name);
   const std::string last = names.back();
   names.pop_back();
-  return fmt::format("{} and {}", join(names, ", "), last);
+  return names.empty() ? last : fmt::format("{} and {}", join(names, ", "), last);
+}
+
+// "a and b do", "a does".
+std::string readers_of(bool Knobs::*knob) {
+  const std::string names = names_with(knob);
+  return names + (names.find(' ') == std::string::npos ? " does" : " do");
 }
 
 }  // namespace
@@ -90,6 +100,32 @@ const Generator& find_generator(std::string_view name) {
                    nearest.empty() ? "" : fmt::format(": did you mean '{}'?", nearest));
 }
 
+namespace {
+
+// Of the options that only asynchronous schedules read.
+void add_asynchronous_problems(const Generator& generator, const AsynchronousOptions& a,
+                               std::vector<std::string>& problems) {
+  const Knobs& knobs = generator.knobs;
+  const auto unread = [&](std::string_view field, const auto& value, bool Knobs::*knob) {
+    problems.push_back(fmt::format("`{}` is {}: {} does not read it; {}", field, value,
+                                   generator.name, readers_of(knob)));
+  };
+  if (!knobs.orders) {
+    if (a.order != AmdpOrder::automatic) unread("order", name_of(a.order), &Knobs::orders);
+    if (a.pipes != 0) unread("pipes", a.pipes, &Knobs::orders);
+    if (a.in_flight != 0) unread("in_flight", a.in_flight, &Knobs::orders);
+    if (a.border != 0) unread("border", a.border, &Knobs::orders);
+    if (a.update_slot != 0) unread("update_slot", a.update_slot, &Knobs::orders);
+  }
+  if (!knobs.weights && a.weights) unread("weights", name_of(*a.weights), &Knobs::weights);
+  if (!knobs.windows) {
+    if (a.max_mismatch) unread("max_mismatch", *a.max_mismatch, &Knobs::windows);
+    if (a.max_delay) unread("max_delay", *a.max_delay, &Knobs::windows);
+  }
+}
+
+}  // namespace
+
 std::vector<std::string> knob_problems(const Generator& generator, const GeneratorOptions& o) {
   const Knobs& knobs = generator.knobs;
   std::vector<std::string> problems;
@@ -109,6 +145,10 @@ std::vector<std::string> knob_problems(const Generator& generator, const Generat
   if (!knobs.slices && o.slices != 1)
     add("`slices` is {}: {} does not cut sequences; {} do", o.slices, generator.name,
         names_with(&Knobs::slices));
+  if (!knobs.windows && o.windows != 1)
+    add("`windows` is {}: {} updates the weights once, behind its last microbatch; {} go on",
+        o.windows, generator.name, names_with(&Knobs::windows));
+  add_asynchronous_problems(generator, o.asynchronous, problems);
   if (!knobs.memory_cap && o.memory_cap)
     add("`memory_cap` is {}: {} takes no cap; {} do", o.memory_cap->text(), generator.name,
         names_with(&Knobs::memory_cap));
@@ -130,6 +170,7 @@ Schedule generate_schedule(const Generator& generator, GeneratorOptions options)
     options.stages_per_device = generator.knobs.default_stages_per_device;
   check_range("`devices`", options.devices, 1, 1 << 20);
   check_range("`microbatches`", options.microbatches, 1, 1 << 26);
+  check_range("`windows`", options.windows, 1, 1 << 26);
   check_range("`stages_per_device`", options.stages_per_device, 1, 1024);
   check_range("`slices`", options.slices, 1, kMaxSlices);
   if (options.group_size != 0) check_range("`group_size`", options.group_size, 1, 1 << 26);
@@ -142,14 +183,17 @@ Schedule generate_schedule(const Generator& generator, GeneratorOptions options)
         "the costs are of {} stages, and {} on {} devices has {}: profile this schedule (sluice "
         "profile), or use schedule --redeal",
         options.stage_times.size(), generator.name, options.devices, stages);
-  const double ops =
-      3.0 * options.devices * options.stages_per_device * options.microbatches * options.slices;
+  const double ops = 3.0 * options.devices * options.stages_per_device * options.microbatches *
+                     options.windows * options.slices;
   if (ops > kMaxOps)
     throw user_error(
         "{} devices x {} stages each x {} microbatches x {} slices make about {:.3g} ops: at most "
-        "{:.3g} can be held; use fewer microbatches",
-        options.devices, options.stages_per_device, options.microbatches, options.slices, ops,
-        kMaxOps);
+        "{:.3g} can be held; use fewer microbatches{}",
+        options.devices, options.stages_per_device,
+        options.windows == 1
+            ? fmt::format("{}", options.microbatches)
+            : fmt::format("{} windows x {}", options.windows, options.microbatches),
+        options.slices, ops, kMaxOps, options.windows == 1 ? "" : " or windows");
   SLUICE_CHECK(options.slice_sizes.empty() ||
                    options.slice_sizes.size() == static_cast<std::size_t>(options.slices),
                "{} sizes for {} slices", options.slice_sizes.size(), options.slices);

@@ -1,19 +1,9 @@
 #include "sluice/schedule/transforms/communication.h"
 
 #include "sluice/base/error.h"
+#include "sluice/schedule/seen.h"
 
 namespace sluice {
-namespace {
-
-// What one (stage, microbatch, slice) has produced so far: its output (bit 0), its input gradient
-// (bit 1).
-std::uint8_t done_bit(OpKind kind) {
-  if (kind == OpKind::F) return 1;
-  return gives_input_gradient(kind) ? 2 : 0;
-}
-
-}  // namespace
-
 std::optional<SendRecv> send_recv_of(const Op& op, const Schedule& schedule) {
   int to_stage;
   OpKind send, recv;
@@ -46,25 +36,21 @@ std::optional<SendRecv> send_recv_of(const Op& op, const Schedule& schedule) {
 Lowered add_communication(const Schedule& schedule) {
   Lowered lowered;
   Schedule& out = lowered.schedule;
-  out.name = schedule.name;
-  out.placement = schedule.placement;
-  out.num_microbatches = schedule.num_microbatches;
-  out.num_slices = schedule.num_slices;
-  out.slice_sizes = schedule.slice_sizes;
   const std::size_t num_devices = schedule.programs.size();
-  out.programs.resize(num_devices);
+  out = without_ops(schedule);
   for (std::size_t d = 0; d < num_devices; ++d)
     out.programs[d].reserve(schedule.programs[d].size() * 3);
   lowered.placed.assign(num_devices, 0);
 
-  std::vector<std::uint8_t> done(schedule.num_cells(), 0);
+  SeenOps done(schedule);
   const auto ready = [&](const Op& op) {
     for (const Op& input : inputs_of(op, schedule))
-      if (!(done[schedule.cell(input)] & done_bit(input.kind))) return false;
+      if (!done.meets(input)) return false;
     return true;
   };
 
-  // A device whose next op is not ready can only be helped by a receive, so it sleeps until one.
+  // A device whose next op is not ready can only be helped by a receive, or where it is an UPDATE
+  // by a reduction or update elsewhere; so it sleeps until one.
   std::vector<char> asleep(num_devices, 0);
   bool advanced = true;
   while (advanced) {
@@ -88,7 +74,8 @@ Lowered add_communication(const Schedule& schedule) {
         out.programs[d].push_back(program[i]);
       for (std::size_t i = first; i < end; ++i) {
         const Op& op = program[i];
-        if (is_compute(op.kind)) done[schedule.cell(op)] |= done_bit(op.kind);
+        done.add(op);
+        if (has_window(op.kind)) asleep.assign(num_devices, 0);
         const auto pair = send_recv_of(op, schedule);
         if (!pair) continue;
         out.programs[d].push_back(pair->send);

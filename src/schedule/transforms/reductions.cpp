@@ -2,21 +2,25 @@
 
 #include <map>
 #include <set>
+#include <utility>
 
 namespace sluice {
 
 Schedule add_reductions(const Schedule& schedule) {
+  using StageWindow = std::pair<int, int>;
   Schedule out = schedule;
-  for (Program& program : out.programs) {
-    std::map<int, std::size_t> last_gradient;  // position, by stage
-    std::set<int> reduced;
+  for (int d = 0; d < schedule.num_devices(); ++d) {
+    Program& program = out.programs[static_cast<std::size_t>(d)];
+    std::map<StageWindow, std::size_t> last_gradient;  // position
+    std::set<StageWindow> reduced;
     for (std::size_t i = 0; i < program.size(); ++i) {
-      if (gives_weight_gradient(program[i].kind)) last_gradient[program[i].stage] = i;
-      if (program[i].kind == OpKind::ReduceGrad) reduced.insert(program[i].stage);
+      const StageWindow of{program[i].stage, schedule.window_of(program[i])};
+      if (gives_weight_gradient(program[i].kind)) last_gradient[of] = i;
+      if (program[i].kind == OpKind::ReduceGrad) reduced.insert(of);
     }
     std::vector<char> is_last(program.size(), 0);
-    for (const auto& [stage, position] : last_gradient)
-      if (!reduced.contains(stage)) is_last[position] = 1;
+    for (const auto& [of, position] : last_gradient)
+      if (!reduced.contains(of)) is_last[position] = 1;
 
     Program with;
     for (std::size_t i = 0; i < program.size();) {
@@ -25,7 +29,9 @@ Schedule add_reductions(const Schedule& schedule) {
       for (; i < end; ++i) {
         const Op& op = program[i];
         with.push_back(op);
-        if (is_last[i]) reductions.push_back(make_op(OpKind::ReduceGrad, op.stage, -1, 0, op.pipe));
+        if (is_last[i])
+          reductions.push_back(
+              schedule.window_op(OpKind::ReduceGrad, d, op.stage, schedule.window_of(op)));
       }
       for (; !reductions.empty() && i < program.size() && is_send(program[i].kind); ++i)
         with.push_back(program[i]);
