@@ -6,7 +6,8 @@
 build_packages=(g++ cmake ninja-build libfmt-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev libssl-dev)
 engine_packages=("${build_packages[@]}" libopenmpi-dev openmpi-bin python3 python3-pip)
 fuzz_packages=("${build_packages[@]}" clang libclang-rt-14-dev)
-test_packages=("${engine_packages[@]}" clang libclang-rt-14-dev clang-format libgtest-dev libbenchmark-dev bible-kjv)
+test_packages=("${engine_packages[@]}" clang libclang-rt-14-dev clang-format libgtest-dev libbenchmark-dev bible-kjv
+  coinor-libcbc-dev)
 
 readonly kTorch=2.11.0
 

@@ -113,6 +113,7 @@ void check(const Flags& flags, const Chosen& chosen) {
         "--strategy is 'tp-cp' and --costs is given: it does not say the bytes of the whole model; "
         "use --model");
   check_needs(flags.exact, "--exact", chosen.strategy == Strategy::flex, "--strategy flex");
+  check_apart(flags, "--exact", "--bucketing", "an exact search takes lengths as they are");
 }
 
 SequenceCosts costs_of(const Flags& flags) {
@@ -264,6 +265,12 @@ void run(const Flags& flags) {
   report.strategy = flags.strategy;
   read_lengths(flags, report);
   flexsp::check_lengths(report.cluster, report.lengths);
+  if (flags.exact && !flexsp::can_be_exact(report.cluster))
+    throw user_error(
+        "--exact: {} have too many mixes of groups to search each to the end; leave it out, or "
+        "allow "
+        "fewer with --min-degree",
+        counted(report.cluster.devices, "device"));
   report.plan_seconds = seconds_of([&] { plan(report, flags, chosen); });
   report.bounds_seconds = seconds_of([&] {
     if (report.batch)

@@ -67,6 +67,8 @@ SequenceFit fit_sequences(std::span<const SequencePoint> points) {
   double least = std::numeric_limits<double>::infinity();
   for (unsigned chosen = 1; chosen < 1U << kTerms; ++chosen) {
     const std::array<bool, kTerms> used = {(chosen & 1) != 0, (chosen & 2) != 0, (chosen & 4) != 0};
+    // What would cost nothing more the longer it is, planners would put into one group.
+    if (!used[0] && !used[1]) continue;
     Terms terms{};
     if (!solve(rows, used, terms)) continue;
     if (*std::min_element(terms.begin(), terms.end()) < 0) continue;

@@ -50,6 +50,12 @@ std::shared_ptr<BatchPlans> read_batch_plans(Config& config) {
   auto plans = std::make_shared<BatchPlans>();
   plans->name = path;
   plans->steps = parse_batch_plans(read_text(path, kMaxBatchPlanBytes), path, limits);
+  // What no step of this run uses shall not count.
+  const std::int64_t first = plans->steps.begin()->first, last = config.training.steps;
+  std::erase_if(plans->steps, [&](const auto& entry) { return entry.first > last; });
+  if (plans->steps.empty())
+    throw bad_data("{}: its first plan is for step {}, and training.steps is {}", path, first,
+                   last);
   count_shares(*plans, mesh, config.training.sequence_length);
   int& microbatches = config.parallelism.num_microbatches;
   if (microbatches == 0) microbatches = plans->steps.begin()->second.plan.num_microbatches();
@@ -74,19 +80,6 @@ auto made_for_step(const BatchPlans& plans, std::int64_t step, const Config& con
   }
 }
 
-// A schedule as the plan's, for another number of microbatches.
-Schedule schedule_with(const RunPlan& plan, const RunTimes& times, const Config& config) {
-  if (const std::string& csv = config.parallelism.pipeline_parallel_schedule_csv; !csv.empty())
-    throw user_error(
-        "the schedule in {} has {}, and no other number; plan as many, or name a schedule", csv,
-        plan.schedule.num_microbatches);
-  RunPlan other = make_plan(config, first_schedule(config));
-  other.batch_plans = plan.batch_plans;
-  std::vector<std::string> notes;  // those of the plan itself are enough
-  if (is_searched(config)) search_schedule(other, times, notes);
-  return std::move(other.schedule);
-}
-
 // Schedules for the other numbers of microbatches that batch plans have.
 void add_schedules(const RunPlan& plan, const RunTimes& times, BatchPlans& plans) {
   for (const auto& [step, batch] : plans.steps) {
@@ -95,7 +88,7 @@ void add_schedules(const RunPlan& plan, const RunTimes& times, BatchPlans& plans
     Config config = plan.config;
     config.parallelism.num_microbatches = count;
     plans.schedules.emplace(count, made_for_step(plans, step, config, [&] {
-                              return schedule_with(plan, times, config);
+                              return schedule_with(plan, times, count);
                             }));
   }
 }
@@ -113,6 +106,21 @@ void add_cluster(PlannedRun& run) {
 }
 
 }  // namespace
+
+Schedule schedule_with(const RunPlan& plan, const RunTimes& times, int num_microbatches) {
+  Config config = plan.config;
+  config.parallelism.num_microbatches = num_microbatches;
+  if (const std::string& csv = config.parallelism.pipeline_parallel_schedule_csv; !csv.empty())
+    throw user_error(
+        "the schedule in {} has {}, and no other number; plan as many, or name a schedule", csv,
+        plan.schedule.num_microbatches);
+  RunPlan other = make_plan(config, first_schedule(config));
+  other.batch_plans = plan.batch_plans;
+  other.most_planned = plan.most_planned;
+  std::vector<std::string> notes;  // those of the plan itself are enough
+  if (is_searched(config)) search_schedule(other, times, notes);
+  return std::move(other.schedule);
+}
 
 PlannedRun plan_open_run(const Config& given) {
   if (const auto problems = validate_config(given); !problems.empty())

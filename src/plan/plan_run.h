@@ -20,6 +20,10 @@ struct PlannedRun {
 // invalid or cannot be trained with. REQUIRES: comm.backend is chosen (run/launch.h).
 PlannedRun plan_run(const Config& config);
 
+// A schedule as the run's, lowered and proved, for another number of microbatches of the same
+// layers and times. Throws UserError where there is none.
+Schedule schedule_with(const RunPlan& plan, const RunTimes& times, int num_microbatches);
+
 // The same run with batches that are dealt, in as many microbatches: those that batch plans give it
 // where it sets no number itself. Throws as plan_run for a file that has to be read for that.
 Config without_batch_plans(Config config);

@@ -1,6 +1,7 @@
 #include "sluice/plan/run_memory.h"
 
 #include <algorithm>
+#include <set>
 
 #include "sluice/run/memory.h"
 #include "sluice/run/step_kinds.h"
@@ -23,17 +24,28 @@ void add_weights(const RunPlan& plan, RankMemory& rank) {
   raise(rank.rollback, beside.rollback);
 }
 
+// Data ranks whose parts of the weights' rows are the largest and the smallest there are.
+std::set<int> extreme_data_ranks(const MeshShape& mesh) {
+  std::set<int> out;
+  for (const int replica : {0, mesh.replicate - 1})
+    for (const int shard : {0, mesh.shard - 1})
+      out.insert(replica * mesh.shard + shard);
+  return out;
+}
+
+// Of equal batches that of the first data rank; of unequal ones the most that any may send.
 void add_traffic(const RunPlan& plan, std::vector<RankMemory>& ranks) {
-  for (std::size_t d = 0; d < ranks.size(); ++d)
-    ranks[d].traffic.raise_to(step_traffic(plan, static_cast<int>(d)));
-  if (!plan.sharded()) return;
   RunPlan states = plan;
   states.config.parallelism.sharding = Sharding::states;
-  for (std::size_t d = 0; d < ranks.size(); ++d) {
-    std::optional<Traffic>& traffic = ranks[d].states_traffic;
-    if (!traffic) traffic.emplace();
-    traffic->raise_to(step_traffic(states, static_cast<int>(d)));
-  }
+  const std::set<int> data_ranks = plan.ragged() ? extreme_data_ranks(plan.mesh) : std::set<int>{0};
+  for (std::size_t d = 0; d < ranks.size(); ++d)
+    for (const int data_rank : data_ranks) {
+      ranks[d].traffic.raise_to(step_traffic(plan, static_cast<int>(d), data_rank));
+      if (!plan.sharded()) continue;
+      std::optional<Traffic>& traffic = ranks[d].states_traffic;
+      if (!traffic) traffic.emplace();
+      traffic->raise_to(step_traffic(states, static_cast<int>(d), data_rank));
+    }
 }
 
 // What messages and temporaries take.

@@ -111,8 +111,10 @@ std::string problem_of(const BatchPlan& plan, const BatchLimits& limits) {
       }
       for (const std::int64_t sequence : group.sequences) {
         if (sequence < 0 || sequence >= limits.num_sequences)
-          return located(fmt::format("sequence {} is not in the global batch, which has 0 to {}",
-                                     sequence, limits.num_sequences - 1));
+          return located(fmt::format(
+              "sequence {} is not in the global batch, which has 0 to {}: plan batches "
+              "of {}, or set training.global_batch_size to what was planned",
+              sequence, limits.num_sequences - 1, counted(limits.num_sequences, "sequence")));
         if (++times[static_cast<std::size_t>(sequence)] > 1)
           return located(fmt::format("sequence {} is planned twice", sequence));
       }
@@ -120,10 +122,10 @@ std::string problem_of(const BatchPlan& plan, const BatchLimits& limits) {
   }
   const auto forgotten = std::find(times.begin(), times.end(), 0);
   if (forgotten != times.end())
-    return fmt::format("sequence {} is in no group; {} of {} are planned",
-                       forgotten - times.begin(),
-                       limits.num_sequences - std::count(times.begin(), times.end(), 0),
-                       counted(limits.num_sequences, "sequence"));
+    return fmt::format(
+        "sequence {} is in no group; {} of the {} of training.global_batch_size are planned",
+        forgotten - times.begin(), limits.num_sequences - std::count(times.begin(), times.end(), 0),
+        counted(limits.num_sequences, "sequence"));
   return {};
 }
 

@@ -36,6 +36,11 @@ std::string shared_value(const ConfigKey& key, const Config& config) {
   return word ? toml_quote(*path) : "a path";
 }
 
+std::string nameless_text(Schedule schedule) {
+  schedule.name.clear();  // it may be a path
+  return write_schedule(schedule, TextFlavour::native);
+}
+
 std::string program_identity() {
   std::ifstream file("/proc/self/exe", std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};
@@ -112,15 +117,16 @@ std::vector<Fact> shared_facts(const RunPlan& plan, const Dataset* data) {
   std::vector<Fact> facts;
   for (const ConfigKey& key : config_schema())
     facts.push_back({key.full_name(), shared_value(key, plan.config)});
-  Schedule nameless = plan.schedule;  // the name may be a path
-  nameless.name.clear();
-  facts.push_back({"the schedule's digest",
-                   fmt::format("{:016x}", hash_of(write_schedule(nameless, TextFlavour::native)))});
+  const auto digest = [](const std::string& text) { return fmt::format("{:016x}", hash_of(text)); };
+  facts.push_back({"the schedule's digest", digest(nameless_text(plan.schedule))});
   if (plan.batch_plans) {
-    std::string lines;
+    std::string lines, schedules;
     for (const auto& [step, batch] : plan.batch_plans->steps)
       lines += batch_plan_line(step, batch) + '\n';
-    facts.push_back({"the batch plans' digest", fmt::format("{:016x}", hash_of(lines))});
+    for (const auto& [count, schedule] : plan.batch_plans->schedules)
+      schedules += nameless_text(schedule);
+    facts.push_back({"the batch plans' digest", digest(lines)});
+    facts.push_back({"the batch plans' schedules", digest(schedules)});
   }
   if (plan.planner) facts.push_back({"what the batch planner goes by", plan.planner->identity});
   if (data) facts.push_back({"the data", data->identity()});

@@ -14,11 +14,16 @@ namespace {
 const PlannedBatch& planned_step(const RunPlan& plan, std::int64_t step) {
   const BatchPlans& plans = *plan.batch_plans;
   const auto found = plans.steps.find(step);
-  if (found == plans.steps.end())
+  if (found == plans.steps.end()) {
+    const auto after = plans.steps.upper_bound(step);
+    const bool is_hole = after != plans.steps.end();
     throw bad_data(
-        "{}: has no plan for step {}; its last one is for step {}: plan every step up to "
-        "training.steps, which is {}, or lower that",
-        plans.name, step, plans.steps.rbegin()->first, plan.config.training.steps);
+        "{}: has no plan for step {}; its {} one is for step {}: plan every step up to "
+        "training.steps, which is {}{}",
+        plans.name, step, is_hole ? "next" : "last",
+        is_hole ? after->first : plans.steps.rbegin()->first, plan.config.training.steps,
+        is_hole ? "" : ", or lower that");
+  }
   return found->second;
 }
 

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "sluice/data/indexed.h"
+#include "sluice/plan/flexsp/milp.h"
 #include "support/golden.h"
 #include "support/run_json.h"
 #include "support/run_sluice.h"
@@ -55,6 +56,13 @@ TEST_F(Batch, TheKnownOptimumIsFound) {
   EXPECT_LE(said["bound_any_cut_ms"].get<double>(), bound + 1e-6);
   EXPECT_EQ(said["excluded_degrees"], Json::array());
   EXPECT_EQ(json(on_16())["padded_tokens"], 84096);  // to multiples of 128
+}
+
+TEST_F(Batch, ThePublishedIntegerProgramComesAsNear) {
+  if (!flexsp::has_milp()) GTEST_SKIP() << "this build has no CBC";
+  const Json said = json(on_16() + "--pad 1 --strategy milp --trials 1");
+  EXPECT_NEAR(said["predicted_ms"].get<double>(), 2181.910, 1e-3);
+  EXPECT_EQ(said["strategy"], "milp");
 }
 
 TEST_F(Batch, EverySequenceIsInOneGroupOfNeighbours) {
@@ -239,6 +247,10 @@ TEST_F(Batch, WrongFlagsAreRefused) {
   expect_error(on_16() + "--strategy fixed:2", 2,
                {"sequence 0 has 30,080 tokens with padding, and a group of 2 holds 12898"});
   expect_error(wikipedia + "--strategy fixed:8 --exact", 2, {"--exact needs --strategy flex"});
+  expect_error(wikipedia + "--bucketing fixed:512 --exact", 2,
+               {"--exact and --bucketing are both given"});
+  expect_error("batch --lengths wikipedia --count 8 --devices 256 --model 7b --exact", 2,
+               {"--exact: 256 devices have too many mixes", "--min-degree"});
   expect_error(wikipedia + "--strategy fixed:8 --trials 3", 2, {"--trials needs --strategy flex"});
   expect_error(wikipedia + "--bucketing fixed", 2, {"--bucketing is 'fixed': needs dp"});
   expect_error(wikipedia + "--sharding some", 2, {"parameters, states or none"});

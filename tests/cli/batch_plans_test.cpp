@@ -106,25 +106,27 @@ TEST_F(TrainBatchPlans, AreReplayedWithTheLossesOfARunWithoutThem) {
 }
 
 TEST_F(TrainBatchPlans, AKilledRunResumesWithTheSameBits) {
-  folder_.write("plans.jsonl", plans(12));
-  const std::string flags = kMesh + std::string("--lr_scheduler.min_lr_ratio=1 ");
-  ASSERT_EQ(train(flags).code, 0);
-  const std::string bits = weights();
-  const std::vector<double> undisturbed = losses();
-  clear();
-  const Ran killed = test::run_shell(
-      fmt::format("taskset -c 0 '{}' train run.toml {} >out 2>&1 & "
-                  "pid=$!; while [ ! -e checkpoints/LATEST ] && kill -0 $pid; do sleep 0.01; done; "
-                  "kill -9 $pid; wait $pid",
-                  SLUICE_ENGINE_BINARY, flags),
-      folder_.path());
-  const Ran resumed = train(flags);
-  ASSERT_EQ(resumed.code, 0) << resumed.err;
-  if (killed.code == 137) {  // else it had ended before the signal
-    EXPECT_NE(resumed.err.find("resumed from step"), std::string::npos) << resumed.err;
+  constexpr int kMany = 1000;  // no run ends so soon
+  folder_.write("plans.jsonl", plans(kMany));
+  for (const char* sharding : {"states", "parameters"}) {
+    SCOPED_TRACE(sharding);
+    clear();
+    const std::string flags =
+        fmt::format("{} --lr_scheduler.min_lr_ratio=1 --parallelism.sharding={} ", kMesh, sharding);
+    const int saved = killed_after_save(flags + fmt::format("--training.steps={}", kMany));
+    ASSERT_GT(saved, 0);
+    const std::string rest = flags + fmt::format("--training.steps={}", saved + 4);
+    const Ran resumed = train(rest);
+    ASSERT_EQ(resumed.code, 0) << resumed.err;
+    EXPECT_NE(resumed.err.find(fmt::format("resumed from step {}", saved)), std::string::npos)
+        << resumed.err;
+    const std::string bits = weights();
+    const std::vector<double> found = losses();
+    clear();
+    ASSERT_EQ(train(rest).code, 0);
+    EXPECT_EQ(weights(), bits);
+    EXPECT_EQ(losses(), found);
   }
-  EXPECT_EQ(weights(), bits);
-  EXPECT_EQ(losses(), undisturbed);
 }
 
 TEST_F(TrainBatchPlans, ADryRunChecksThemAndSaysWhatTheFirstBatchesTake) {
@@ -137,6 +139,18 @@ TEST_F(TrainBatchPlans, ADryRunChecksThemAndSaysWhatTheFirstBatchesTake) {
   // The fourth step has no plan.
   expect_refused(kMesh + std::string("--training.steps=4 --dry-run"), 3,
                  "plans.jsonl: has no plan for step 4; its last one is for step 3");
+}
+
+TEST_F(TrainBatchPlans, PlansOfLaterStepsCountForNothing) {
+  const std::string flags = kMesh + std::string("--training.steps=3 --dry-run --format=json");
+  folder_.write("plans.jsonl", plans(3));
+  const Ran ran = train(flags);
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  PlannedBatch one = batch(4);  // everything in one microbatch on one rank
+  one.plan.microbatches = {{{.degree = 1, .first_rank = 0, .sequences = {0, 1, 2, 3, 4, 5, 6, 7}}}};
+  folder_.write("plans.jsonl", plans(3) + batch_plan_line(4, one) + "\n");
+  EXPECT_EQ(train(flags).out, ran.out);
+  EXPECT_NE(train(kMesh + std::string("--training.steps=4 --dry-run --format=json")).out, ran.out);
 }
 
 TEST_F(TrainBatchPlans, ADryRunOfAResumeLooksAtTheNextSteps) {
@@ -167,6 +181,12 @@ TEST_F(TrainBatchPlans, EveryPlanIsCheckedBeforeTheFirstStep) {
   refused_at_once(
       "plans.jsonl: has no plan for step 4; its last one is for step 3: plan every step up to "
       "training.steps, which is 4, or lower that");
+  folder_.write("plans.jsonl", plans(2) + batch_plan_line(4, batch(4)) + "\n");
+  refused_at_once(
+      "plans.jsonl: has no plan for step 3; its next one is for step 4: plan every step up to "
+      "training.steps, which is 4");
+  folder_.write("plans.jsonl", batch_plan_line(5, batch(5)) + "\n");
+  refused_at_once("plans.jsonl: its first plan is for step 5, and training.steps is 4");
   folder_.write("plans.jsonl", plans(3) + batch_plan_line(4, batch(3)) + "\n");
   refused_at_once("plans.jsonl: the plan for step 4 is of another batch: lengths_sha256 is ");
 }
@@ -190,7 +210,8 @@ TEST_F(TrainBatchPlans, ThatDoNotFitAreRefusedInOneLine) {
   const std::string one_step = kMesh + std::string("--training.steps=1 ");
   write_changed([](PlannedBatch& b) { b.plan.microbatches[0][0].sequences = {0}; });
   expect_refused(one_step, 3,
-                 "plans.jsonl: line 1: sequence 5 is in no group; 7 of 8 sequences are planned");
+                 "plans.jsonl: line 1: sequence 5 is in no group; 7 of the 8 sequences of "
+                 "training.global_batch_size are planned");
   write_changed([](PlannedBatch& b) { b.plan.microbatches[0][0].sequences = {0, 5, 7}; });
   expect_refused(one_step, 3, "plans.jsonl: line 1: microbatch 1: sequence 7 is planned twice");
   write_changed([](PlannedBatch& b) { b.plan.microbatches[0][0].sequences = {0, 8}; });

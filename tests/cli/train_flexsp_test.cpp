@@ -141,26 +141,28 @@ TEST_F(TrainFlexsp, GivesTheLossesOfARunWithoutItAndReplaysWithTheSameBits) {
 }
 
 TEST_F(TrainFlexsp, AKilledRunResumesWithTheSamePlansAndBits) {
-  const std::string flags = kPlanned + std::string(kOneStage) + "--lr_scheduler.min_lr_ratio=1 ";
-  ASSERT_EQ(train(flags).code, 0);
-  const std::string bits = weights(), plans = read("metrics/plans.jsonl");
-  const std::vector<double> undisturbed = losses();
-  EXPECT_EQ(split(plans, '\n').size(), 13U);
-  clear();
-  const Ran killed = test::run_shell(
-      fmt::format("taskset -c 0 '{}' train run.toml {} >out 2>&1 & "
-                  "pid=$!; while [ ! -e checkpoints/LATEST ] && kill -0 $pid; do sleep 0.01; done; "
-                  "kill -9 $pid; wait $pid",
-                  SLUICE_ENGINE_BINARY, flags),
-      folder_.path());
-  const Ran resumed = train(flags);
-  ASSERT_EQ(resumed.code, 0) << resumed.err;
-  if (killed.code == 137) {  // else it had ended before the signal
-    EXPECT_NE(resumed.err.find("resumed from step"), std::string::npos) << resumed.err;
+  for (const char* sharding : {"states", "parameters"}) {
+    SCOPED_TRACE(sharding);
+    clear();
+    const std::string flags =
+        fmt::format("{} {} --lr_scheduler.min_lr_ratio=1 --parallelism.sharding={} ", kPlanned,
+                    kOneStage, sharding);
+    const int saved = killed_after_save(flags + "--training.steps=1000000");
+    ASSERT_GT(saved, 0);
+    const std::string rest = flags + fmt::format("--training.steps={}", saved + 4);
+    const Ran resumed = train(rest);
+    ASSERT_EQ(resumed.code, 0) << resumed.err;
+    EXPECT_NE(resumed.err.find(fmt::format("resumed from step {}", saved)), std::string::npos)
+        << resumed.err;
+    const std::string bits = weights(), plans = read("metrics/plans.jsonl");
+    const std::vector<double> found = losses();
+    EXPECT_EQ(split(plans, '\n').size(), static_cast<std::size_t>(saved) + 5);
+    clear();
+    ASSERT_EQ(train(rest).code, 0);
+    EXPECT_EQ(weights(), bits);
+    EXPECT_EQ(losses(), found);
+    EXPECT_EQ(read("metrics/plans.jsonl"), plans);
   }
-  EXPECT_EQ(weights(), bits);
-  EXPECT_EQ(losses(), undisturbed);
-  EXPECT_EQ(read("metrics/plans.jsonl"), plans);
 }
 
 // Of the killed run the line of a step that was not saved, and half a line.

@@ -35,6 +35,14 @@ TEST(SequenceFit, NoTermIsNegative) {
   EXPECT_LE(fit.mean_error, fit.largest_error);
 }
 
+TEST(SequenceFit, LongerSequencesNeverCostNothing) {
+  std::vector<SequencePoint> falling;
+  for (std::int64_t length = 256; length <= 4096; length *= 2)
+    falling.push_back({length, 1, 1 - static_cast<double>(length) * 1e-5});
+  const SequenceFit fit = fit_sequences(falling);
+  EXPECT_GT(fit.a1 + fit.a2, 0);
+}
+
 TEST(SequenceFit, SmallTimesCountAsMuchAsLargeOnes) {
   std::vector<SequencePoint> some = points(5e-9, 1.8e-4, 0.63);
   for (std::size_t n = 0; n < some.size(); ++n)

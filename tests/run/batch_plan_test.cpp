@@ -23,14 +23,17 @@ std::string problem(const std::function<void(BatchPlan&)>& change) {
 TEST(BatchPlan, WhatDoesNotFitIsNamed) {
   EXPECT_EQ(problem([](BatchPlan&) {}), "");
   EXPECT_EQ(problem([](BatchPlan& p) { p.microbatches.clear(); }), "there are no microbatches");
-  EXPECT_EQ(problem([](BatchPlan& p) { p.microbatches[1][0].sequences.clear(); }),
-            "sequence 1 is in no group; 3 of 4 sequences are planned");
+  EXPECT_EQ(
+      problem([](BatchPlan& p) { p.microbatches[1][0].sequences.clear(); }),
+      "sequence 1 is in no group; 3 of the 4 sequences of training.global_batch_size are planned");
   EXPECT_EQ(problem([](BatchPlan& p) {
               p.microbatches[1][0].sequences = {1, 3};
             }),
             "microbatch 1: sequence 3 is planned twice");
-  EXPECT_EQ(problem([](BatchPlan& p) { p.microbatches[1][0].sequences = {4}; }),
-            "microbatch 1: sequence 4 is not in the global batch, which has 0 to 3");
+  EXPECT_EQ(
+      problem([](BatchPlan& p) { p.microbatches[1][0].sequences = {4}; }),
+      "microbatch 1: sequence 4 is not in the global batch, which has 0 to 3: plan batches of "
+      "4 sequences, or set training.global_batch_size to what was planned");
   EXPECT_EQ(problem([](BatchPlan& p) { p.microbatches[0][0].degree = 3; }),
             "microbatch 0: a group has degree 3: needs a power of two");
   EXPECT_EQ(problem([](BatchPlan& p) { p.microbatches[0][0].degree = 0; }),
@@ -125,7 +128,8 @@ TEST(BatchPlanFile, WhatIsWrongIsNamedWithItsLine) {
   BatchPlan forgets = good();
   forgets.microbatches.pop_back();
   EXPECT_EQ(error_of(batch_plan_line(3, {forgets, kHash})),
-            "plans: line 1: sequence 1 is in no group; 3 of 4 sequences are planned");
+            "plans: line 1: sequence 1 is in no group; 3 of the 4 sequences of "
+            "training.global_batch_size are planned");
 }
 
 TEST(BatchPlanFile, AHashHas64HexadecimalDigitsInEitherCase) {

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <string>
 
+#include "support/golden.h"
 #include "support/run_sluice.h"
 #include "support/small_run.h"
 
@@ -54,6 +55,21 @@ class TinyRun : public testing::Test {
                      folder_.path());
   }
   Ran train(const std::string& flags = "") const { return sluice("train run.toml " + flags); }
+
+  // Kills a run that is too long to end by itself as soon as it has saved, and gives the step that
+  // it saved last. To resume it, the learning rate must not depend on the number of steps.
+  int killed_after_save(const std::string& flags) const {
+    const Ran killed = run_shell(
+        fmt::format("taskset -c 0 '{}' train run.toml {} >out 2>&1 & "
+                    "pid=$!; while [ ! -e checkpoints/LATEST ] && kill -0 $pid; do sleep 0.01; "
+                    "done; kill -9 $pid; wait $pid",
+                    SLUICE_ENGINE_BINARY, flags),
+        folder_.path());
+    EXPECT_EQ(killed.code, 137) << read_text(folder_.path() + "/out");
+    if (killed.code != 137) return 0;
+    const std::string latest = read_text(folder_.path() + "/checkpoints/LATEST");
+    return std::stoi(latest.substr(latest.find('-') + 1));
+  }
 
   void clear() const {
     for (const char* name : {"checkpoints", "metrics"})

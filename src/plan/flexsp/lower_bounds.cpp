@@ -3,6 +3,7 @@
 #include <functional>
 #include <limits>
 
+#include "sluice/base/error.h"
 #include "sluice/plan/flexsp/microbatch.h"
 #include "sluice/plan/flexsp/plan_batch.h"
 
@@ -14,6 +15,9 @@ constexpr std::size_t kMostSearched = 40;
 constexpr std::int64_t kMostNodes = 3'000'000;
 constexpr std::int64_t kMostNodesOfBatch = 20'000'000;
 constexpr double kProved = 1e-3;  // how near a bound has to come to the plan
+// A bound is looked for up to a little above the plan, so that a wrong one shows.
+constexpr double kAbove = 1e-3;
+constexpr double kRounding = 1e-9;
 
 }  // namespace
 
@@ -31,8 +35,8 @@ std::vector<double> lower_bounds(const Cluster& cluster, std::span<const std::in
     std::sort(own.begin(), own.end(), std::greater<>());
     const FractionBound bound(prices, own);
     const double planned = microbatch.seconds - prices.overhead();
-    double low =
-        planner.mixes() ? bound.least(*planner.mixes(), planned, 1e-4).load : bound.least(1e-4);
+    double low = planner.mixes() ? bound.least(*planner.mixes(), planned * (1 + kAbove), 1e-4).load
+                                 : bound.least(1e-4);
     double undecided = planned;
     std::int64_t nodes = own.size() <= kMostSearched ? std::min(kMostNodes, nodes_left) : 0;
     nodes_left -= nodes;
@@ -50,9 +54,13 @@ std::vector<double> lower_bounds(const Cluster& cluster, std::span<const std::in
     if (exact) {
       Placement found;
       std::int64_t all = std::numeric_limits<std::int64_t>::max();
-      if (planner.search(own, planned * (1 - 1e-9), all, found) == MicrobatchPlanner::Answer::none)
+      if (planner.search(own, planned * (1 - kRounding), all, found) ==
+          MicrobatchPlanner::Answer::none)
         low = planned;
     }
+    SLUICE_CHECK(low <= planned * (1 + kRounding),
+                 "microbatch {} takes {} s and is said to take {} s at least",
+                 &microbatch - batch.microbatches.data(), planned, low);
     out.push_back(prices.overhead() + std::min(low, planned));
   }
   return out;

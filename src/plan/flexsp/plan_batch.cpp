@@ -32,6 +32,8 @@ constexpr std::size_t kMostSketched = 2560, kFewestSequences = 1500;
 // So many, and a batch of padded sequences loses next to nothing.
 constexpr int kBuckets = 128;
 constexpr double kNear = 1e-3;  // to a bound: good enough
+// More microbatches take too long to cut.
+constexpr int kMostCut = 512;
 
 Buckets buckets_of(std::span<const std::int64_t> lengths, const PlanOptions& options) {
   if (options.exact || options.bucketing == Bucketing::none) return no_buckets(lengths);
@@ -67,10 +69,10 @@ class BatchPlanner {
         std::max(1, static_cast<int>(std::ceil(static_cast<double>(tokens_) / full)));
     const int from = options_.microbatches > 0 ? options_.microbatches : fewest;
     const int trials = options_.microbatches > 0 ? 1 : options_.trials;
-    // More than so many take too long to cut.
-    constexpr int kMostCut = 512;
     constexpr int kRounds = 3;
-    for (int n = from; best_.empty() && n < from + kRounds * trials; n += trials) {
+    // In the order that is given, sequences may need many more microbatches than their tokens do.
+    const int last = options_.sort || options_.microbatches > 0 ? from + kRounds * trials : count;
+    for (int n = from; best_.empty() && n <= last; n += trials) {
       if (n > std::min(count, kMostCut)) break;
       try_numbers(n, std::min(count, n + trials - 1));
     }
@@ -83,6 +85,7 @@ class BatchPlanner {
         })->second;
     std::vector<Microbatch> microbatches;
     each(best.cuts, [&](Range range) { microbatches.push_back(descending(range)); });
+    if (!options_.sort) return planned(microbatches);
     // Packed by memory, microbatches have short sequences where long ones leave room for them.
     double seconds = best.seconds;
     for (const Prices::Degree& degree : prices_.degrees())
@@ -321,6 +324,10 @@ class BatchPlanner {
 
 }  // namespace
 
+bool can_be_exact(const Cluster& cluster) {
+  return MicrobatchPlanner(Prices(cluster)).mixes().has_value();
+}
+
 void check_lengths(const Cluster& cluster, std::span<const std::int64_t> lengths) {
   const Prices prices(cluster);
   const Prices::Degree& largest = prices[prices.size() - 1];
@@ -355,6 +362,16 @@ PlannedBatch with_all_devices(const Cluster& cluster, PlannedBatch batch) {
 PlannedBatch plan_batch(const Cluster& cluster, std::span<const std::int64_t> lengths,
                         const PlanOptions& options) {
   std::optional<PlannedBatch> best = BatchPlanner(cluster, lengths, options).plan();
+  if (!options.sort) {
+    if (!best && options.microbatches == 0)
+      throw user_error(
+          "the batch as it is needs more than {} microbatches; sort it, or plan fewer sequences "
+          "at a time",
+          kMostCut);
+    return best ? *std::move(best) : PlannedBatch();
+  }
+  // Padded to fixed buckets, what is planned is what they cost; otherwise the fastest is.
+  if (best && options.bucketing == Bucketing::fixed) return *std::move(best);
   const auto has_number = [&](const PlannedBatch& batch) {
     return options.microbatches == 0 || std::ssize(batch.microbatches) == options.microbatches;
   };

@@ -19,7 +19,8 @@ struct PlanOptions {
   int trials = 5;        // numbers of microbatches that are tried, from the least that may do
   int microbatches = 0;  // so many and no others; 0: the number is chosen
   bool sort = true;      // longest first, before the batch is cut
-  bool exact = false;    // every microbatch is searched to the end; without buckets
+  bool exact = false;    // every microbatch is searched to the end; without buckets. REQUIRES:
+                         // can_be_exact()
   Bucketing bucketing = Bucketing::dp;
   std::int64_t bucket_width = 2048;  // of fixed ones
 };
@@ -28,9 +29,13 @@ struct PlanOptions {
 // sequences, all of positive (padded) lengths.
 void check_lengths(const Cluster& cluster, std::span<const std::int64_t> lengths);
 
-// The fastest plan that was found; no slower than any that has groups of one degree. The same input
-// gives the same plan. It has no microbatches where options.microbatches cannot hold the sequences,
-// or are more than these. REQUIRES: check_lengths().
+// Whether there are few enough mixes of groups to search each to the end.
+bool can_be_exact(const Cluster& cluster);
+
+// The fastest plan that was found; no slower than any that has groups of one degree, unless the
+// order or the buckets are fixed. The same input gives the same plan. It has no microbatches where
+// options.microbatches cannot hold the sequences, or are more than these. REQUIRES:
+// check_lengths().
 PlannedBatch plan_batch(const Cluster& cluster, std::span<const std::int64_t> lengths,
                         const PlanOptions& options = {});
 

@@ -25,8 +25,8 @@ constexpr int kMostReduced = 10;
 // The schedules of a run, by their number of microbatches.
 class Schedules {
  public:
-  explicit Schedules(const RunPlan& plan) : config_(plan.config) {
-    known_.emplace(plan.schedule.num_microbatches, plan.schedule);
+  explicit Schedules(const PlannedRun& run) : plan_(run.plan), times_(run.times) {
+    known_.emplace(plan_.schedule.num_microbatches, plan_.schedule);
   }
 
   const Schedule* of(int num_microbatches) {
@@ -44,23 +44,16 @@ class Schedules {
 
  private:
   std::optional<Schedule> made(int num_microbatches) {
-    const std::string& csv = config_.parallelism.pipeline_parallel_schedule_csv;
-    if (!csv.empty()) {
-      refusal_ = fmt::format("the schedule in {} has another number", csv);
-      return std::nullopt;
-    }
-    Config config = config_;
-    config.flexsp = {};
-    config.parallelism.num_microbatches = num_microbatches;
     try {
-      return plan_run(config).plan.schedule;
+      return schedule_with(plan_, times_, num_microbatches);
     } catch (const UserError& error) {
       refusal_ = error.what();
       return std::nullopt;
     }
   }
 
-  const Config config_;
+  const RunPlan plan_;
+  const RunTimes times_;
   std::mutex mutex_;
   std::map<int, std::optional<Schedule>> known_;
   std::string refusal_;
@@ -74,7 +67,7 @@ class Planner {
         trials_(run.plan.config.flexsp.trials),
         stages_(run.plan.schedule.num_devices()),
         schedule_name_(run.plan.schedule.name),
-        schedules_(run.plan),
+        schedules_(run),
         pipeline_(run.plan, run.times, [this](int count) { return schedules_.of(count); }) {
     const int degree = strategy_.degree;
     const auto& degrees = cluster_.degrees;
@@ -178,15 +171,24 @@ class Planner {
   const Pipeline pipeline_;
 };
 
-std::string identity_of(const Cluster& cluster) {
+// What the makespans of pipelines depend on.
+std::string digest_of(const RunTimes& times) {
+  std::string text = fmt::format("{} {}", times.link.bytes_per_time, times.link.latency);
+  for (const PartTimes::Ops& ops : {times.parts.layer, times.parts.embedding, times.parts.head})
+    text += fmt::format(" {} {} {} {}", ops.f, ops.i, ops.w, ops.b);
+  return fmt::format("{:016x}", hash_of(text));
+}
+
+std::string identity_of(const Cluster& cluster, const RunTimes& times) {
   const SequenceCosts& costs = cluster.costs;
   std::vector<std::string> rates;
   for (const auto& [degree, rate] : costs.bytes_per_s)
     rates.push_back(fmt::format("{}: {}", degree, rate));
   return fmt::format(
-      "{} tokens on {} ranks in groups of {}; a1 {}, a2 {}, b1 {}, {} bytes per token at {}",
+      "{} tokens on {} ranks in groups of {}; a1 {}, a2 {}, b1 {}, {} bytes per token at {}; times "
+      "{}",
       cluster.capacity_tokens, cluster.devices, fmt::join(cluster.degrees, ", "), costs.a1,
-      costs.a2, costs.b1, costs.all_to_all_bytes_per_token, join(rates, ", "));
+      costs.a2, costs.b1, costs.all_to_all_bytes_per_token, join(rates, ", "), digest_of(times));
 }
 
 }  // namespace
@@ -198,7 +200,7 @@ std::shared_ptr<const BatchPlanner> run_planner(const PlannedRun& run) {
   out.plan = [planner](std::span<const std::int64_t> lengths) { return planner->plan(lengths); };
   out.schedule = [planner](int count) -> const Schedule& { return planner->schedule(count); };
   out.longest = planner->longest();
-  out.identity = identity_of(planner->cluster());
+  out.identity = identity_of(planner->cluster(), run.times);
   return std::make_shared<const BatchPlanner>(std::move(out));
 }
 

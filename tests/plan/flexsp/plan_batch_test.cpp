@@ -9,6 +9,7 @@
 #include "plan/flexsp/batches.h"
 #include "sluice/base/error.h"
 #include "sluice/plan/flexsp/baselines.h"
+#include "sluice/plan/flexsp/microbatch.h"
 
 namespace sluice::flexsp {
 namespace {
@@ -82,6 +83,21 @@ std::string problem_with(const Case& given, const PlannedBatch& planned) {
   return std::abs(seconds - planned.seconds) > 1e-9 * seconds ? "the batch's seconds" : "";
 }
 
+// Every sequence of a microbatch comes before every one of the next.
+bool is_in_order(const PlannedBatch& planned) {
+  std::int64_t before = -1;
+  for (const PlannedMicrobatch& microbatch : planned.microbatches) {
+    std::int64_t last = before;
+    for (const PlannedGroup& group : microbatch.groups)
+      for (const std::int64_t sequence : group.group.sequences) {
+        if (sequence <= before) return false;
+        last = std::max(last, sequence);
+      }
+    before = last;
+  }
+  return true;
+}
+
 TEST(FlexspPlan, AnyPlanIsValid) {
   for (unsigned seed = 0; seed < 150; ++seed) {
     const Case given = random_case(seed);
@@ -91,8 +107,9 @@ TEST(FlexspPlan, AnyPlanIsValid) {
     PlanOptions as_given;
     as_given.sort = false;
     as_given.trials = 2;
-    EXPECT_EQ(problem_with(given, plan_batch(given.cluster, given.lengths, as_given)), "")
-        << "seed " << seed << ", not sorted";
+    const PlannedBatch unsorted = plan_batch(given.cluster, given.lengths, as_given);
+    EXPECT_EQ(problem_with(given, unsorted), "") << "seed " << seed << ", not sorted";
+    EXPECT_TRUE(is_in_order(unsorted)) << "seed " << seed;
     for (const Bucketing bucketing : {Bucketing::fixed, Bucketing::none}) {
       PlanOptions options;
       options.bucketing = bucketing;
@@ -102,6 +119,24 @@ TEST(FlexspPlan, AnyPlanIsValid) {
   }
 }
 
+// The search says of no placement that there is that there is none.
+void expect_placeable(const Case& given, const PlannedBatch& planned) {
+  const Prices prices(given.cluster);
+  const MicrobatchPlanner planner(prices);
+  for (const PlannedMicrobatch& microbatch : planned.microbatches) {
+    Lengths own;
+    for (const PlannedGroup& group : microbatch.groups)
+      for (const std::int64_t sequence : group.group.sequences)
+        own.push_back(given.lengths[static_cast<std::size_t>(sequence)]);
+    std::sort(own.begin(), own.end(), std::greater<>());
+    std::int64_t nodes = 20'000;
+    Placement found;
+    const double load = (microbatch.seconds - prices.overhead()) * (1 + 1e-9);
+    EXPECT_NE(planner.search(own, load, nodes, found), MicrobatchPlanner::Answer::none);
+  }
+}
+
+// A bound above the plan is an error of the program: lower_bounds() throws.
 TEST(FlexspPlan, NoBoundIsAboveThePlan) {
   for (unsigned seed = 0; seed < 150; ++seed) {
     const Case given = random_case(seed);
@@ -112,6 +147,7 @@ TEST(FlexspPlan, NoBoundIsAboveThePlan) {
       EXPECT_LE(bounds[m], planned.microbatches[m].seconds * (1 + 1e-9)) << "seed " << seed;
       EXPECT_GE(bounds[m], given.cluster.costs.b1) << "seed " << seed;
     }
+    expect_placeable(given, planned);
     const double any = lower_bound_of_any_cuts(given.cluster, given.lengths);
     EXPECT_LE(any, planned.seconds * (1 + 1e-9)) << "seed " << seed;
     // Nor above what others plan.
@@ -191,6 +227,7 @@ TEST(FlexspPlan, TheExactSearchFindsWhatEnumerationFinds) {
       const double least = least_seconds(cluster, own);
       EXPECT_NEAR(planned.microbatches[m].seconds, least, 1e-9 * least) << "seed " << seed;
       EXPECT_LE(bounds[m], least * (1 + 1e-9)) << "seed " << seed;
+      EXPECT_GT(bounds[m], 0.5 * least) << "seed " << seed;
     }
   }
 }
@@ -257,6 +294,14 @@ TEST(FlexspPlan, SixLongSequencesAreProved) {
   EXPECT_NEAR(planned.seconds * 1000, 4799.31, 0.01);
   const std::vector<double> bounds = lower_bounds(cluster, lengths, planned);
   EXPECT_GT(std::accumulate(bounds.begin(), bounds.end(), 0.0), 0.99 * planned.seconds);
+}
+
+TEST(FlexspPlan, ABatchAsItIsMayNeedTooManyMicrobatches) {
+  PlanOptions as_given;
+  as_given.sort = false;
+  const Cluster cluster = cluster_7b(1, 128, 1, 1);
+  EXPECT_THROW(plan_batch(cluster, Lengths(513, 128), as_given), UserError);
+  EXPECT_EQ(plan_batch(cluster, Lengths(512, 128), as_given).microbatches.size(), 512u);
 }
 
 TEST(FlexspPlan, ATooLongSequenceIsNamed) {

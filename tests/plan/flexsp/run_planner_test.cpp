@@ -14,6 +14,7 @@
 #include "sluice/plan/flexsp/run_cluster.h"
 #include "sluice/plan/run_memory.h"
 #include "sluice/plan/searched_schedule.h"
+#include "support/golden.h"
 #include "support/plans.h"
 #include "support/run_sluice.h"
 
@@ -125,6 +126,28 @@ TEST_F(FlexspRun, OnlyNumbersOfMicrobatchesThatTheScheduleTakesArePlanned) {
   EXPECT_EQ(plan.num_microbatches(), 4);  // one more than there are sequences
   EXPECT_EQ(planner->schedule(4).num_microbatches, 4);
   EXPECT_THROW(planner->schedule(1), InternalError);
+}
+
+// A run goes by the costs that it began with.
+TEST_F(FlexspRun, TheCostsFileIsReadOnce) {
+  Config searched = config("zb", 2);
+  searched.parallelism.device_memory_mib = {12};
+  const PlannedRun run = plan_run(searched);
+  const auto planner = run_planner(run), undisturbed = run_planner(run);
+  const BatchPlan wanted = undisturbed->plan(kLengths).plan;
+  const Schedule seven = undisturbed->schedule(7);
+  folder_.write("costs.json", "");
+  EXPECT_EQ(planner->schedule(7), seven);
+  EXPECT_EQ(planner->plan(kLengths).plan, wanted);
+}
+
+TEST_F(FlexspRun, ItsIdentityTellsOtherTimesOfStages) {
+  const std::string identity = run_planner(plan_run(config("1f1b", 2)))->identity;
+  EXPECT_EQ(run_planner(plan_run(config("1f1b", 2)))->identity, identity);
+  std::string costs = test::read_text(folder_.path() + "/costs.json");
+  costs.replace(costs.find("1e-3"), 4, "2e-3");
+  folder_.write("costs.json", costs);
+  EXPECT_NE(run_planner(plan_run(config("1f1b", 2)))->identity, identity);
 }
 
 TEST_F(FlexspRun, StrategiesOfOneDegree) {
