@@ -231,7 +231,9 @@ TEST_F(TrainOverMpi, EveryScheduleGivesTheSameBitsOnThreadsAndProcesses) {
         EXPECT_EQ(words[2].size(), 64U) << line;
       }
       if (words.size() != 4) continue;
-      const bool to_rounding = words[0] == "looped-bfs" || words[0] == "dualpipe";
+      // Their copies of a stage add up gradients apart.
+      const bool to_rounding =
+          words[0] == "looped-bfs" || words[0] == "dualpipe" || words[0] == "amdp";
       if (!to_rounding) ++hashes[std::string(words[1])][std::string(words[3])];
     }
   }
