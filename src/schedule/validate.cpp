@@ -159,7 +159,9 @@ class Validator {
             const Op op = given_.window_op(kind, d, stage, window);
             if (!anywhere_.has(op))
               result_.problems.push_back(
-                  {d, -1, given_.text(op), "is missing: the schedule updates weights"});
+                  {d, -1, given_.text(op),
+                   "is missing: where weights are updated, each device has a REDUCE_GRAD and an "
+                   "UPDATE of every stage that it holds"});
           }
   }
 

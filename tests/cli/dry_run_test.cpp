@@ -452,7 +452,8 @@ TEST_F(DryRun, SchedulesThatTheTrainerCannotRunAreRefusedByEveryCommandAlike) {
     return fmt::format("{0}F0@0,{0}B0@0,{0}F1@1,{0}B1@1,{0}F2@2,{0}B2@2,{0}F3@0,{0}B3@0\n", stage);
   };
   folder_.write("pipes.csv", pipes(0) + pipes(1));
-  folder_.write("last.csv", program(0) + "0UPDATE\n" + program(1) + "1UPDATE\n");
+  folder_.write("last.csv",
+                program(0) + "0REDUCE_GRAD,0UPDATE\n" + program(1) + "1REDUCE_GRAD,1UPDATE\n");
   ASSERT_EQ(run("schedule async-1f1b --devices 2 --microbatches 2 --windows 2 --out two.csv").code,
             0);
   const auto flags = [](const std::string& file) {

@@ -339,13 +339,15 @@ TEST(Windows, AnUpdateInTheWrongPlaceIsRefused) {
   EXPECT_EQ(problems("0W1,0REDUCE_GRAD0,0UPDATE0", "0UPDATE0,0W1,0REDUCE_GRAD0"),
             (std::vector<std::string>{
                 "device 0, position 6, 0UPDATE0: 0REDUCE_GRAD0 must come before it"}));
-  EXPECT_EQ(
-      problems("0REDUCE_GRAD0,0UPDATE0", "0REDUCE_GRAD0"),
-      (std::vector<std::string>{"device 0, 0UPDATE0: is missing: the schedule updates weights"}));
+  EXPECT_EQ(problems("0REDUCE_GRAD0,0UPDATE0", "0REDUCE_GRAD0"),
+            (std::vector<std::string>{
+                "device 0, 0UPDATE0: is missing: where weights are updated, each device has a "
+                "REDUCE_GRAD and an UPDATE of every stage that it holds"}));
   EXPECT_EQ(problems("0UPDATE0", "0UPDATE1"),
             (std::vector<std::string>{
                 "device 0, position 15, 0UPDATE1: appears a second time",
-                "device 0, 0UPDATE0: is missing: the schedule updates weights",
+                "device 0, 0UPDATE0: is missing: where weights are updated, each device has a "
+                "REDUCE_GRAD and an UPDATE of every stage that it holds",
                 "device 0, position 8, 0UPDATE1: 0REDUCE_GRAD1 must come before it",
                 "device 0, position 8, 0UPDATE1: deadlock: device 0 at position 8 (0UPDATE1) waits "
                 "for 1REDUCE_GRAD1; device 1 at position 11 (1F3) waits for 0F3"}));
