@@ -16,6 +16,7 @@
 #include "sluice/config/data_format.h"
 #include "sluice/cost/model_shape.h"
 #include "sluice/cost/number_type.h"
+#include "sluice/schedule/generators/amdp_order.h"
 
 namespace sluice {
 
@@ -57,6 +58,20 @@ constexpr auto names_of(LayerRule) {
 enum class SliceRule { even, balanced, list };
 constexpr auto names_of(SliceRule) {
   return std::array<std::string_view, 3>{"even", "balanced", "list"};
+}
+
+// Of schedules that go on from one update of the weights to the next: how their backwards run,
+// which weights they use (auto: as the schedule does), and who keeps the states of a stage that
+// several devices hold.
+enum class BackwardKind { split, fused };
+constexpr auto names_of(BackwardKind) { return std::array<std::string_view, 2>{"split", "fused"}; }
+enum class UsedWeights { automatic, newest, stash };
+constexpr auto names_of(UsedWeights) {
+  return std::array<std::string_view, 3>{"auto", "newest", "stash"};
+}
+enum class CopyStates { owner, replicated };
+constexpr auto names_of(CopyStates) {
+  return std::array<std::string_view, 2>{"owner", "replicated"};
 }
 
 // A rule, or the rule list and a number for each part.
@@ -166,6 +181,22 @@ struct FlexspConfig {
   bool operator==(const FlexspConfig&) const = default;
 };
 
+// Schedules that do not wait between updates (docs/asynchronous.md).
+struct AsynchronousConfig {
+  AmdpOrder order = AmdpOrder::automatic;
+  int pipes = 0;      // of a frozen order; 0: half the devices
+  int in_flight = 0;  // likewise; 0: two
+  BackwardKind backward = BackwardKind::split;
+  int border = 0;       // 0: the order's own
+  int update_slot = 0;  // likewise
+  UsedWeights weights = UsedWeights::automatic;
+  CopyStates states = CopyStates::owner;
+  bool flush = false;     // every step ends before the next begins
+  int max_mismatch = -1;  // -1: the schedule's own
+  int max_delay = -1;     // likewise
+  bool operator==(const AsynchronousConfig&) const = default;
+};
+
 struct RecomputeConfig {
   RecomputeLevel level = RecomputeLevel::none;
   bool operator==(const RecomputeConfig&) const = default;
@@ -224,6 +255,7 @@ struct Config {
   LrSchedulerConfig lr_scheduler;
   ParallelismConfig parallelism;
   FlexspConfig flexsp;
+  AsynchronousConfig asynchronous;
   RecomputeConfig recompute;
   CheckpointConfig checkpoint;
   ValidationConfig validation;

@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kKeys = {
+constexpr std::array<std::pair<std::string_view, std::string_view>, 17> kKeys = {
     {{"field", "key"},
      {"devices", "parallelism.pipeline_parallel_degree"},
      {"microbatches", "parallelism.num_microbatches"},
@@ -17,7 +17,15 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kKeys = {
      {"slices", "parallelism.slices"},
      {"slice_sizes", "parallelism.slice_sizes"},
      {"memory_cap", "parallelism.memory_cap"},
-     {"costs", "parallelism.costs"}}};
+     {"costs", "parallelism.costs"},
+     {"order", "asynchronous.order"},
+     {"pipes", "asynchronous.pipes"},
+     {"in_flight", "asynchronous.in_flight"},
+     {"border", "asynchronous.border"},
+     {"update_slot", "asynchronous.update_slot"},
+     {"weights", "asynchronous.weights"},
+     {"max_mismatch", "asynchronous.max_mismatch"},
+     {"max_delay", "asynchronous.max_delay"}}};
 
 std::string key_of(std::string_view field) {
   for (const auto& [name, key] : kKeys)

@@ -54,7 +54,38 @@ std::vector<int> slice_sizes_of(const Config& config) {
   return {sizes.begin(), sizes.end()};
 }
 
-GeneratorOptions generator_options(const ParallelismConfig& parallelism) {
+namespace {
+
+AsynchronousOptions asynchronous_options(const AsynchronousConfig& asynchronous) {
+  AsynchronousOptions options;
+  options.order = asynchronous.order;
+  options.pipes = asynchronous.pipes;
+  options.in_flight = asynchronous.in_flight;
+  options.fused = asynchronous.backward == BackwardKind::fused;
+  options.border = asynchronous.border;
+  options.update_slot = asynchronous.update_slot;
+  if (asynchronous.weights != UsedWeights::automatic)
+    options.weights =
+        asynchronous.weights == UsedWeights::stash ? WeightVersions::stash : WeightVersions::newest;
+  if (asynchronous.max_mismatch >= 0) options.max_mismatch = asynchronous.max_mismatch;
+  if (asynchronous.max_delay >= 0) options.max_delay = asynchronous.max_delay;
+  return options;
+}
+
+}  // namespace
+
+bool goes_on(const Config& config) {
+  const ParallelismConfig& parallelism = config.parallelism;
+  if (!parallelism.pipeline_parallel_schedule_csv.empty()) return false;
+  try {
+    return find_generator(parallelism.pipeline_parallel_schedule).knobs.windows;
+  } catch (const UserError&) {
+    return false;  // there is none of that name
+  }
+}
+
+GeneratorOptions generator_options(const Config& config) {
+  const ParallelismConfig& parallelism = config.parallelism;
   GeneratorOptions options;
   options.devices = parallelism.pipeline_parallel_degree;
   options.microbatches = parallelism.num_microbatches;
@@ -66,6 +97,7 @@ GeneratorOptions generator_options(const ParallelismConfig& parallelism) {
     options.slice_sizes.assign(sizes.begin(), sizes.end());
   }
   if (parallelism.memory_cap > 0) options.memory_cap = parallelism.memory_cap;
+  if (goes_on(config)) options.asynchronous = asynchronous_options(config.asynchronous);
   return options;
 }
 

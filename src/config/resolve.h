@@ -26,7 +26,10 @@ std::vector<double> memory_caps_of(const ParallelismConfig& parallelism);
 int slices_of(const ParallelismConfig& parallelism);
 // The given sizes, or else even ones.
 std::vector<int> slice_sizes_of(const Config& config);
-// What the configuration asks of its schedule's generator. REQUIRES, to generate: a resolved one.
-GeneratorOptions generator_options(const ParallelismConfig& parallelism);
+// The schedule is named and goes on from one update of the weights to the next.
+bool goes_on(const Config& config);
+// What the configuration asks of its schedule's generator, of one step. REQUIRES, to generate: a
+// resolved one.
+GeneratorOptions generator_options(const Config& config);
 
 }  // namespace sluice

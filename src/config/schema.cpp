@@ -269,6 +269,33 @@ std::vector<ConfigKey> make_schema() {
                "which sequences, step by step; empty: sequences are planned (flexsp.enabled) or "
                "dealt longest first"},
 
+      {SLUICE_KEY(asynchronous, order),
+       .help = "of amdp: A, R, T, rounded-A or frozen; auto: the fastest (docs/asynchronous.md)"},
+      {SLUICE_KEY(asynchronous, pipes), .range = {0, 1024},
+       .help = "pipes of order frozen; 0: half the devices"},
+      {SLUICE_KEY(asynchronous, in_flight), .range = {0, 1024},
+       .help = "microbatches in flight in each pipe of order frozen; 0: two"},
+      {SLUICE_KEY(asynchronous, backward), .help = "split: I and W apart; fused: B"},
+      {SLUICE_KEY(asynchronous, border), .range = {0, 2},
+       .help = "forwards that the outer devices of orders A and rounded-A run ahead where blocks "
+               "meet, 1 or 2; 0: the order's own"},
+      {SLUICE_KEY(asynchronous, update_slot), .range = {0, 1 << 20},
+       .help = "where in the first block of the next window the weights are updated; 0: as late as "
+               "loses no gradient"},
+      {SLUICE_KEY(asynchronous, weights),
+       .help = "what a backward uses that runs behind an update: the newest weights, or those of "
+               "its forward, which are then kept; auto: as the schedule does"},
+      {SLUICE_KEY(asynchronous, states),
+       .help = "where several devices hold a stage: its owner alone keeps the optimizer's states "
+               "and sends the new weights, or every one keeps and updates its own"},
+      {SLUICE_KEY(asynchronous, flush),
+       .help = "end every step before the next begins: the same order, synchronous"},
+      {SLUICE_KEY(asynchronous, max_mismatch), .range = {-1, 1 << 20},
+       .help = "updates that may come between a forward and its backward; -1: 1 for amdp, any "
+               "number for others"},
+      {SLUICE_KEY(asynchronous, max_delay), .range = {-1, 1 << 20},
+       .help = "updates that the weights of a forward may lack; -1: as for max_mismatch"},
+
       {SLUICE_KEY(recompute, level), .aliases = {"activation_checkpoint.mode"},
        .help = "what the backward computes again: nothing; norms and activations; also the "
                "MLP's up projection; everything except attention; the whole layer"},
@@ -340,7 +367,7 @@ std::string range_text(const ValueRange& range) {
 std::string canonical_choice(const ConfigKey& key, std::string_view text) {
   const std::string wanted = lower(text);
   for (const std::string_view choice : key.choices)
-    if (wanted == choice) return wanted;
+    if (wanted == lower(choice)) return std::string(choice);
   for (const std::string_view synonym : key.synonyms)
     if (wanted == synonym.substr(0, synonym.find('=')))
       return std::string(synonym.substr(synonym.find('=') + 1));

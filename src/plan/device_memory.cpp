@@ -80,8 +80,8 @@ std::vector<DeviceMemory> memory_of_devices(RunPlan plan) {
       buffers[d] = std::max(buffers[d], theirs[d]);
   }
   const auto num_stages = static_cast<std::size_t>(plan.schedule.num_stages());
-  const auto held = [](const RunPlan& run, const std::vector<int>& stages) {
-    const WeightBytes bytes = weight_bytes(run, stages);
+  const auto held = [](const RunPlan& run, int device) {
+    const WeightBytes bytes = weight_bytes(run, device);
     const BesideWeights beside = beside_weights(run, bytes);
     return static_cast<double>(bytes.total() + beside.reduction + beside.rollback);
   };
@@ -93,11 +93,12 @@ std::vector<DeviceMemory> memory_of_devices(RunPlan plan) {
   const Costs none = byte_costs(plan), one = byte_costs(with_layers);
   std::vector<DeviceMemory> out;
   for (std::size_t d = 0; d < plan.schedule.programs.size(); ++d) {
-    const std::vector<int> stages = plan.stages_of(static_cast<int>(d));
+    const auto device = static_cast<int>(d);
+    const std::vector<int> stages = plan.stages_of(device);
     DeviceMemory& memory = out.emplace_back();
     // From the second layer on each takes as much. Sharded ones need room for the first that is
     // gathered.
-    const double first = held(with_layers, stages), more = held(with_more, stages) - first;
+    const double first = held(with_layers, device), more = held(with_more, device) - first;
     memory.fixed =
         first - more +
         static_cast<double>(buffers[d] + std::max(workspace_bytes(with_layers, stages),

@@ -14,8 +14,8 @@ namespace {
 void raise(std::int64_t& value, std::int64_t to) { value = std::max(value, to); }
 
 // What weights take: gathered ones by the programs that gather them.
-void add_weights(const RunPlan& plan, RankMemory& rank) {
-  const WeightBytes held = weight_bytes(plan, rank.stages);
+void add_weights(const RunPlan& plan, int device, RankMemory& rank) {
+  const WeightBytes held = weight_bytes(plan, device);
   const BesideWeights beside = beside_weights(plan, held);
   raise(rank.weights, held.weights);
   raise(rank.gradients, held.gradients);
@@ -75,8 +75,8 @@ std::vector<RankMemory> memory_by_rank(const RunPlan& plan) {
     add_room(step, ranks);
     add_traffic(step, ranks);
     if (step.schedule.num_microbatches != microbatches)
-      for (RankMemory& rank : ranks)
-        add_weights(step, rank);
+      for (std::size_t d = 0; d < ranks.size(); ++d)
+        add_weights(step, static_cast<int>(d), ranks[d]);
     microbatches = step.schedule.num_microbatches;
   });
   if (const auto validation = validation_of_planned(plan)) add_room(*validation, ranks);

@@ -84,7 +84,7 @@ class Search {
   Search(const RunPlan& plan, const RunTimes& times)
       : plan_(for_search(plan, plan.schedule.num_microbatches)),
         times_(times),
-        options_(generator_options(plan_.config.parallelism)) {
+        options_(generator_options(plan_.config)) {
     options_.stage_times = stage_times(plan_, times.parts);
     options_.suggest_cap = false;
     if (times.link.bytes_per_time > 0 || times.link.latency > 0)
@@ -262,7 +262,7 @@ Schedule first_schedule(const Config& config) {
   const std::string& csv = config.parallelism.pipeline_parallel_schedule_csv;
   if (!csv.empty()) return lowered(config, read_schedule_file(csv));
   const Generator& generator = generator_of(config);
-  GeneratorOptions options = generator_options(config.parallelism);
+  GeneratorOptions options = generator_options(config);
   if (generator.knobs.memory_cap && has_caps(config))
     options.memory_cap =
         static_cast<double>(options.microbatches) * generator.knobs.default_stages_per_device;

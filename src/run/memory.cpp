@@ -1,18 +1,22 @@
 #include "sluice/run/memory.h"
 
 #include "sluice/cost/buffers.h"
+#include "sluice/run/copies.h"
 #include "sluice/run/sharding.h"
 
 namespace sluice {
 
-WeightBytes weight_bytes(const RunPlan& plan, std::span<const int> stages) {
+WeightBytes weight_bytes(const RunPlan& plan, int device) {
   constexpr std::int64_t kFloat = 4;
   const OptimizerConfig& optimizer = plan.config.optimizer;
-  std::int64_t count = 0, sharded = 0;
+  const std::vector<int> stages = plan.stages_of(device);
+  std::int64_t count = 0, sharded = 0, updated = 0;
   for (const int stage : stages)
     for (const ParameterShape& parameter : stage_parameters(plan.shape, plan.layers_of(stage))) {
+      const std::int64_t own = parameter.shard_count(plan.mesh.tensor, plan.mesh.shard);
       count += parameter.count(plan.mesh.tensor);
-      sharded += parameter.shard_count(plan.mesh.tensor, plan.mesh.shard);
+      sharded += own;
+      updated += updates_stage(plan, stage, device) ? own : 0;
     }
   const bool masters = optimizer.master_weights && plan.element_bytes() < kFloat;
   const std::int64_t moments =
@@ -21,8 +25,8 @@ WeightBytes weight_bytes(const RunPlan& plan, std::span<const int> stages) {
   const std::int64_t held = plan.sharded() ? sharded : count;
   return {.weights = held * plan.element_bytes() + gathered.weights,
           .gradients = held * plan.gradient_bytes() + gathered.gradients,
-          .optimizer = sharded * (moments + (masters ? kFloat : 0)),
-          .kept = sharded * (moments + (masters ? kFloat : plan.element_bytes())),
+          .optimizer = updated * (moments + (masters ? kFloat : 0)),
+          .kept = updated * (moments + (masters ? kFloat : plan.element_bytes())),
           .own_gradients = held * plan.gradient_bytes(),
           .messages = gathered.messages};
 }

@@ -8,8 +8,9 @@
 
 namespace sluice {
 
-// What a rank with these stages, all different, holds from start to end; `optimizer` is moments and
-// masters. Of sharded parameters: its own rows, and at most what it gathers of the others.
+// What a rank of a device holds from start to end; `optimizer` is moments and masters, of the
+// stages that it updates. Of sharded parameters: its own rows, and at most what it gathers of the
+// others.
 struct WeightBytes {
   std::int64_t weights = 0, gradients = 0, optimizer = 0;
   // What Optimizer::keep() copies: of the rows that the rank updates, masters or else weights, and
@@ -20,7 +21,7 @@ struct WeightBytes {
 
   std::int64_t total() const { return weights + gradients + optimizer; }
 };
-WeightBytes weight_bytes(const RunPlan& plan, std::span<const int> stages);
+WeightBytes weight_bytes(const RunPlan& plan, int device);
 
 // What the same rank needs beside them.
 struct BesideWeights {

@@ -5,8 +5,8 @@
 
 namespace sluice {
 
-// Throws UserError for more than two pipes, and for several windows: the trainer updates all
-// weights once, at the end of a step. REQUIRES: the schedule is valid.
+// Throws UserError for a device without a stage of pipe 0, and for several windows: the trainer
+// updates all weights once, at the end of a step. REQUIRES: the schedule is valid.
 void check_runnable(const Schedule& schedule);
 
 }  // namespace sluice

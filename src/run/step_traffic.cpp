@@ -1,6 +1,9 @@
 #include "sluice/run/step_traffic.h"
 
+#include <iterator>
+
 #include "sluice/cost/head_share.h"
+#include "sluice/run/copies.h"
 #include "sluice/run/memory.h"
 #include "sluice/run/sharding.h"
 
@@ -115,22 +118,25 @@ void add_data_traffic(const RunPlan& plan, int stage, std::int64_t data_rank, Tr
   }
 }
 
-// A tied head's gradient and the lookup's, where they are on different devices: the rows that the
-// rank updates. Likewise every weight of a stage that two pipes keep on different devices.
-void add_copies_traffic(const RunPlan& plan, const std::vector<int>& stages, int stage,
-                        std::int64_t data_rank, Traffic& traffic) {
-  const Placement& placement = plan.schedule.placement;
-  const bool two_pipes =
-      placement.num_pipes() > 1 && placement.device_of(0, stage) != placement.device_of(1, stage);
-  const bool both = stages.front() == 0 && stages.back() + 1 == placement.num_stages();
-  const bool tied = plan.shape.tied_embeddings && !both;
+// Between the devices that hold copies of a stage, of the rows that the rank updates: gradients,
+// and the weights that an owner sends; and a tied head's gradient and the lookup's, where they are
+// on different devices.
+void add_copies_traffic(const RunPlan& plan, int device, int stage, std::int64_t data_rank,
+                        Traffic& traffic) {
+  const auto count = [](const CopyPeers& peers) { return std::ssize(peers.to); };
+  const std::int64_t gradients = count(gradient_peers(plan, stage, device));
+  const std::int64_t values = count(value_peers(plan, stage, device));
+  const bool end = stage == 0 || stage + 1 == plan.schedule.num_stages();
+  const std::int64_t tied =
+      plan.shape.tied_embeddings && end ? count(tied_peers(plan, stage, device)) : 0;
   for (const ParameterShape& p : stage_parameters(plan.shape, plan.layers_of(stage))) {
     const std::int64_t rows = p.rows(plan.mesh.tensor), width = p.count(plan.mesh.tensor) / rows;
     const BlockRows own = share_rows(rows, data_rank % plan.mesh.shard, plan.mesh.shard);
     const std::int64_t elements = (own.end - own.begin) * width;
-    if (two_pipes) traffic.add(TrafficClass::gradient, elements);
-    if (tied && (p.name == "embedding.weight" || p.name == "head.weight"))
-      traffic.add(TrafficClass::embedding, elements);
+    traffic.add(TrafficClass::gradient, gradients * elements);
+    traffic.add(TrafficClass::parameter, values * elements);
+    if (p.name == (stage == 0 ? "embedding.weight" : "head.weight"))
+      traffic.add(TrafficClass::embedding, tied * elements);
   }
 }
 
@@ -170,7 +176,7 @@ Traffic step_traffic(const RunPlan& plan, int device, int data_rank) {
     if (plan.sequence_norms())
       traffic.add(TrafficClass::norm, (t - 1) * shared_elements(plan, stage, data_rank));
     add_data_traffic(plan, stage, data_rank, traffic);
-    add_copies_traffic(plan, stages, stage, data_rank, traffic);
+    add_copies_traffic(plan, device, stage, data_rank, traffic);
     if (t > plan.shape.kv_heads)
       traffic.add(TrafficClass::norm,
                   (t / plan.shape.kv_heads - 1) * repeated_elements(plan, stage, data_rank));

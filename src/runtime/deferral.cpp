@@ -20,6 +20,7 @@ double Deferral::scale_of(const StepTotals& totals) const {
 
 void Deferral::update(const StepResult& result, double scale) {
   optimizer_.step(result.number, result.learning_rate, scale);
+  copies_.share_values();
   data_parallel_.gather_values(weights_);
 }
 

@@ -10,6 +10,7 @@
 #include "sluice/optim/gradient_norm.h"
 #include "sluice/optim/optimizer.h"
 #include "sluice/run/plan.h"
+#include "sluice/runtime/stage_copies.h"
 #include "sluice/runtime/step_result.h"
 
 namespace sluice {
@@ -17,10 +18,11 @@ namespace sluice {
 class Deferral {
  public:
   // All outlive it.
-  Deferral(const RunPlan& plan, Optimizer& optimizer, DataParallel& data_parallel,
-           const std::vector<Weight>& weights, TotalsChain& totals)
+  Deferral(const RunPlan& plan, Optimizer& optimizer, StageCopies& copies,
+           DataParallel& data_parallel, const std::vector<Weight>& weights, TotalsChain& totals)
       : plan_(plan),
         optimizer_(optimizer),
+        copies_(copies),
         data_parallel_(data_parallel),
         weights_(weights),
         totals_(totals) {}
@@ -49,6 +51,7 @@ class Deferral {
 
   const RunPlan& plan_;
   Optimizer& optimizer_;
+  StageCopies& copies_;
   DataParallel& data_parallel_;
   const std::vector<Weight>& weights_;
   TotalsChain& totals_;

@@ -49,7 +49,7 @@ GpuMemory fixed_memory(const RunPlan& plan, const Communicator& world) {
   const int own = place_of(world.rank(), plan.mesh).pipeline;
   for (int device = 0; device < plan.schedule.num_devices(); ++device) {
     if (world.moves_device_memory() && device != own) continue;
-    const WeightBytes bytes = weight_bytes(plan, plan.stages_of(device));
+    const WeightBytes bytes = weight_bytes(plan, device);
     memory.weights += bytes.weights;
     memory.gradients += bytes.gradients;
     memory.optimizer += bytes.optimizer;

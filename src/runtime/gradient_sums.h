@@ -1,32 +1,24 @@
 // After the last weight gradient of a stage: one sum over all who computed a part of it. Tensor
-// ranks add up first, so that data ranks then add up complete gradients; then the two copies of a
-// stage in a schedule with two pipes; last the two ends of tied embeddings.
+// ranks add up first, so that data ranks then add up complete gradients; then the copies of a stage
+// on several devices; last the two ends of tied embeddings.
 #pragma once
 
 #include <map>
 #include <set>
-#include <vector>
 
-#include "sluice/comm/mesh.h"
 #include "sluice/model/stage.h"
 #include "sluice/optim/data_parallel.h"
-#include "sluice/run/plan.h"
-#include "sluice/runtime/tensor_channel.h"
+#include "sluice/runtime/stage_copies.h"
 
 namespace sluice {
-
-using StageWeights = std::map<int, std::vector<Weight>>;  // by stage
 
 class GradientSums {
  public:
   // All outlive it.
   struct Parts {
-    const RunPlan& plan;
-    const Mesh& mesh;
-    TensorChannel& pipeline;
     TensorGroup& tensor;
     DataParallel& data;
-    Traffic& traffic;
+    StageCopies& copies;
     const std::map<int, Stage*>& stages;  // this rank's
     const StageWeights& weights;
   };
@@ -39,10 +31,6 @@ class GradientSums {
   void finish();
 
  private:
-  void add_replicas();
-  void add_tied();
-  at::Tensor exchange(int peer, const at::Tensor& mine, TrafficClass traffic, const char* label);
-
   Parts parts_;
   std::set<int> begun_;
 };

@@ -41,11 +41,13 @@ Trainer::Trainer(const RunPlan& plan, const Dataset& data, Communicator& world,
   make_groups();
   forwards_ = forward_only(plan.schedule);
   evaluator_ = std::make_unique<Executor>(forwards_, local_, *pipeline_, boundary(), true);
+  copies_ = std::make_unique<StageCopies>(plan_, *pipeline_, traffic_, weights_);
   optimizer_ = std::make_unique<Optimizer>(
-      plan.config.optimizer, static_cast<std::uint64_t>(plan.config.debug.seed), all_weights_);
-  sums_ = std::make_unique<GradientSums>(GradientSums::Parts{
-      plan_, mesh_, *pipeline_, tensor_group_, data_parallel_, traffic_, local_, weights_});
-  deferral_ = std::make_unique<Deferral>(plan_, *optimizer_, data_parallel_, all_weights_, totals_);
+      plan.config.optimizer, static_cast<std::uint64_t>(plan.config.debug.seed), updated_weights());
+  sums_ = std::make_unique<GradientSums>(
+      GradientSums::Parts{tensor_group_, data_parallel_, *copies_, local_, weights_});
+  deferral_ = std::make_unique<Deferral>(plan_, *optimizer_, *copies_, data_parallel_, all_weights_,
+                                         totals_);
   execution_of(plan.schedule.num_microbatches);
   plans_ = make_attention_plans(plan, machine, data);
 }
@@ -71,6 +73,14 @@ void Trainer::collect_weights() {
       all_weights_.push_back(weight);
     }
   }
+}
+
+std::vector<Weight> Trainer::updated_weights() const {
+  std::vector<Weight> updated;
+  for (const auto& [stage, weights] : weights_)
+    if (updates_stage(plan_, stage, mesh_.place().pipeline))
+      updated.insert(updated.end(), weights.begin(), weights.end());
+  return updated;
 }
 
 std::vector<Parameter*> Trainer::parameters() {

@@ -76,6 +76,7 @@ class Trainer {
 
  private:
   void collect_weights();
+  std::vector<Weight> updated_weights() const;  // of the stages that this rank updates
   void make_groups();
   // Lets the stages begin a pass over `batch`, every target's loss counting `scale`.
   void begin(GlobalBatch batch, double scale);
@@ -116,6 +117,7 @@ class Trainer {
   std::map<int, Execution> executions_;
   Schedule forwards_;
   std::unique_ptr<Executor> evaluator_;
+  std::unique_ptr<StageCopies> copies_;
   std::unique_ptr<Optimizer> optimizer_;
   AttentionPlans plans_;
   TotalsChain totals_;

@@ -283,7 +283,7 @@ TEST(RunMemory, WeightsGradientsAndStatesAreThePredicted) {
               trainer.optimizer().keep();
             }
             bytes.kept = watch->bytes;
-            const WeightBytes predicted = weight_bytes(plan, stages);
+            const WeightBytes predicted = weight_bytes(plan, rank);
             EXPECT_EQ(bytes.weights, predicted.weights);
             EXPECT_EQ(bytes.gradients, predicted.gradients);
             EXPECT_EQ(bytes.optimizer, predicted.optimizer);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "sluice/base/error.h"
+#include "sluice/schedule/generators/amdp_order.h"
 #include "sluice/schedule/schedule.h"
 
 namespace sluice {
@@ -47,11 +48,6 @@ class MemoryCap {
  private:
   std::vector<double> caps_;
 };
-
-enum class AmdpOrder { automatic, a, r, t, rounded_a, frozen };
-constexpr auto names_of(AmdpOrder) {
-  return std::array<std::string_view, 6>{"auto", "A", "R", "T", "rounded-A", "frozen"};
-}
 
 // Of schedules that go on from one update of the weights to the next. 0 and none: the generator's
 // default.

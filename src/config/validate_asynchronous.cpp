@@ -1,0 +1,53 @@
+// Schedules that go on from one update of the weights to the next (docs/asynchronous.md).
+#include "sluice/base/error.h"
+#include "sluice/base/names.h"
+#include "sluice/config/problems.h"
+#include "sluice/config/resolve.h"
+#include "sluice/config/schema.h"
+#include "sluice/schedule/generators/generator.h"
+
+namespace sluice {
+namespace {
+
+// Keys of the section that differ from their defaults, as they are given.
+std::vector<std::string> given_keys(const Config& config) {
+  const Config usual;
+  std::vector<std::string> given;
+  for (const ConfigKey& key : config_schema())
+    if (key.section == "asynchronous" && key.get(config) != key.get(usual))
+      given.push_back(fmt::format("{} is {}", key.full_name(), toml_value(key.get(config))));
+  return given;
+}
+
+}  // namespace
+
+void check_asynchronous(const Config& config, Problems& problems) {
+  const ParallelismConfig& parallelism = config.parallelism;
+  const bool from_csv = !parallelism.pipeline_parallel_schedule_csv.empty();
+  if (!goes_on(config)) {
+    for (const std::string& key : given_keys(config))
+      problems.add(
+          "{}, and {} ends every step before the next begins: leave the key out, or take a "
+          "schedule that goes on, such as amdp",
+          key, from_csv ? "a CSV" : parallelism.pipeline_parallel_schedule);
+    return;
+  }
+  const std::string& name = parallelism.pipeline_parallel_schedule;
+  if (!config.asynchronous.flush)
+    problems.add(
+        "parallelism.pipeline_parallel_schedule is {}, which goes on from update to update: "
+        "training ends every step before the next begins; set asynchronous.flush = true",
+        name);
+  if (parallelism.fuse_backward)
+    problems.add(
+        "parallelism.fuse_backward is true: {} has an order of its own for it; set "
+        "asynchronous.backward = fused instead",
+        name);
+  if (parallelism.deferred_validation)
+    problems.add(
+        "parallelism.deferred_validation is true: {} updates while the next step runs, and an "
+        "update cannot be taken back then; leave the key out",
+        name);
+}
+
+}  // namespace sluice
