@@ -33,7 +33,7 @@ std::vector<std::string> banner(const RunPlan& plan, const Datasets& data, int t
                       mesh.data(), mesh.pipeline, mesh.tensor, counted(mesh.size(), "rank"),
                       config.comm.backend, counted(threads_per_rank, "thread"), device),
           fmt::format("schedule: {}, {} of {} per step", schedule.name,
-                      counted(schedule.num_microbatches, "microbatch"), plan.microbatch_text()),
+                      counted(plan.num_microbatches(), "microbatch"), plan.microbatch_text()),
           data_line,
           fmt::format("folders: {}, {}", folder_text("checkpoints", config.checkpoint.folder),
                       folder_text("metrics", config.metrics.folder))};

@@ -97,8 +97,23 @@ GeneratorOptions generator_options(const Config& config) {
     options.slice_sizes.assign(sizes.begin(), sizes.end());
   }
   if (parallelism.memory_cap > 0) options.memory_cap = parallelism.memory_cap;
-  if (goes_on(config)) options.asynchronous = asynchronous_options(config.asynchronous);
+  if (goes_on(config)) {
+    options.asynchronous = asynchronous_options(config.asynchronous);
+    // No device is ahead of another by more than two microbatches for each hop.
+    const int ahead =
+        (2 * options.devices + options.microbatches - 1) / std::max(options.microbatches, 1);
+    if (!config.asynchronous.flush) options.windows = 4 + 2 * ahead;
+  }
   return options;
+}
+
+StalenessBounds staleness_bounds(const Config& config) {
+  const AsynchronousConfig& given = config.asynchronous;
+  StalenessBounds bounds{given.max_mismatch, given.max_delay};
+  if (!goes_on(config)) return bounds;
+  const Generator& generator = find_generator(config.parallelism.pipeline_parallel_schedule);
+  const AsynchronousOptions settled = generator.settle(generator_options(config)).asynchronous;
+  return {settled.max_mismatch.value_or(-1), settled.max_delay.value_or(-1)};
 }
 
 ModelConfig resolve_model(const ModelConfig& model, int sequence_length) {

@@ -6,6 +6,7 @@
 
 #include "sluice/config/config.h"
 #include "sluice/schedule/generators/generator.h"
+#include "sluice/schedule/staleness.h"
 
 namespace sluice {
 
@@ -28,8 +29,10 @@ int slices_of(const ParallelismConfig& parallelism);
 std::vector<int> slice_sizes_of(const Config& config);
 // The schedule is named and goes on from one update of the weights to the next.
 bool goes_on(const Config& config);
-// What the configuration asks of its schedule's generator, of one step. REQUIRES, to generate: a
-// resolved one.
+// What the configuration asks of its schedule's generator; where steps overlap, of enough windows
+// that one repeats. REQUIRES, to generate: a resolved one.
 GeneratorOptions generator_options(const Config& config);
+// How old the weights may be that a schedule computes with.
+StalenessBounds staleness_bounds(const Config& config);
 
 }  // namespace sluice

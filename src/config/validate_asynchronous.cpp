@@ -33,11 +33,6 @@ void check_asynchronous(const Config& config, Problems& problems) {
     return;
   }
   const std::string& name = parallelism.pipeline_parallel_schedule;
-  if (!config.asynchronous.flush)
-    problems.add(
-        "parallelism.pipeline_parallel_schedule is {}, which goes on from update to update: "
-        "training ends every step before the next begins; set asynchronous.flush = true",
-        name);
   if (parallelism.fuse_backward)
     problems.add(
         "parallelism.fuse_backward is true: {} has an order of its own for it; set "

@@ -63,8 +63,18 @@ void Stage::reshard() {
 
 void Stage::begin_step(double loss_scale) {
   SLUICE_CHECK(states_.empty(), "{} microbatches of the last step are still open", states_.size());
-  loss_scale_ = loss_scale;
-  loss_ = {};
+  begin_window(0, loss_scale);
+  use_window(0);
+}
+
+void Stage::begin_window(std::int64_t window, double loss_scale) {
+  windows_[window] = {loss_scale, {}};
+}
+
+void Stage::end_window(std::int64_t window) {
+  const auto found = windows_.find(window);
+  if (window_ == &found->second) window_ = nullptr;
+  windows_.erase(found);
 }
 
 void Stage::drop_microbatches() {
@@ -187,8 +197,8 @@ at::Tensor Stage::forward(int microbatch, int slice, const Microbatch& data,
   }
   if (head_) {
     units.next();
-    x = head_->forward(x, data.targets.slice(1, bounds_[c], bounds_[c + 1]), loss_scale_,
-                       &state.head[c], context, loss_);
+    x = head_->forward(x, data.targets.slice(1, bounds_[c], bounds_[c + 1]), window_->loss_scale,
+                       &state.head[c], context, window_->loss);
   }
   units.finish();
   end_op();
@@ -297,8 +307,8 @@ at::Tensor Stage::evaluate(int microbatch, int slice, const Microbatch& data,
   }
   if (head_) {
     units.next();
-    x = head_->forward(x, data.targets.slice(1, bounds_[c], bounds_[c + 1]), loss_scale_, nullptr,
-                       context, loss_);
+    x = head_->forward(x, data.targets.slice(1, bounds_[c], bounds_[c + 1]), window_->loss_scale,
+                       nullptr, context, window_->loss);
   }
   units.finish();
   if (context.last_slice()) states_.erase(microbatch);

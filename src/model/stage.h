@@ -52,6 +52,11 @@ class Stage {
 
   // Every token's loss is multiplied by `loss_scale`. REQUIRES: no microbatch is open.
   void begin_step(double loss_scale);
+  // Where microbatches of several steps are open at a time, each step is a window with a loss of
+  // its own: ops belong to the one that is used.
+  void begin_window(std::int64_t window, double loss_scale);
+  void use_window(std::int64_t window) { window_ = &windows_.at(window); }
+  void end_window(std::int64_t window);
   // Forgets the microbatches that are open, and all they kept.
   void drop_microbatches();
 
@@ -73,7 +78,7 @@ class Stage {
   at::Tensor evaluate(int microbatch, int slice, const Microbatch& data, const at::Tensor& input);
 
   // Waits for the GPU, where there is one.
-  double loss() const { return loss_.value(); }
+  double loss() const { return window_->loss.value(); }
   // Bytes in stashes now: element size times number of elements, each storage once.
   std::int64_t stash_bytes() const;
 
@@ -132,8 +137,12 @@ class Stage {
   std::vector<std::int64_t> long_lengths_;
   std::vector<Rotation> rotations_;
   std::vector<at::Tensor> positions_;
-  double loss_scale_ = 1;
-  LossSum loss_;
+  struct Window {
+    double loss_scale = 1;
+    LossSum loss;
+  };
+  std::map<std::int64_t, Window> windows_ = {{0, {}}};
+  Window* window_ = &windows_.begin()->second;
   std::int64_t stash_bytes_ = 0;    // after the last op that ended
   std::optional<Working> working_;  // an op that has not ended, or has failed
   std::map<int, State> states_;     // by microbatch

@@ -3,6 +3,7 @@
 #include "sluice/cost/flops.h"
 #include "sluice/run/op_costs.h"
 #include "sluice/sim/simulate.h"
+#include "sluice/sim/steady.h"
 
 namespace sluice {
 namespace {
@@ -23,16 +24,22 @@ Prediction predict(const PlannedRun& run) {
   const Simulation simulation = simulate(plan.schedule, costs);
   Prediction out;
   out.bubble = simulation.bubble_rate;
+  double makespan = simulation.makespan;  // of a step
+  if (plan.endless) {
+    const auto steady = steady_window(plan.schedule, costs, {}, simulation);
+    makespan = steady ? steady->added : makespan / plan.schedule.num_windows;
+    if (steady) out.bubble = 1 - steady->utilisation();
+  }
   if (plan.ragged()) return out;  // it depends on the lengths of the sequences
   const double peak = peak_of_rank(plan);
   const TrainingConfig& training = plan.config.training;
   const auto length = static_cast<double>(training.sequence_length);
   if (run.times.measured) {
-    out.step_s = simulation.makespan;
+    out.step_s = makespan;
   } else if (peak > 0) {
     // Counted times are the FLOPs of one token, of which each tensor rank does its share.
     const double tokens = static_cast<double>(plan.sequences()) * length;
-    out.step_s = simulation.makespan * tokens / plan.mesh.tensor / peak;
+    out.step_s = makespan * tokens / plan.mesh.tensor / peak;
     out.lower_bound = true;
   }
   if (!out.step_s) return out;

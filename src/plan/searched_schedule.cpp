@@ -29,7 +29,7 @@ constexpr double kMebibyte = 1 << 20;
 Schedule lowered(const Config& config, Schedule schedule) {
   const ParallelismConfig& parallelism = config.parallelism;
   if (parallelism.fuse_backward) schedule = fuse_backward(pull_weight_gradients(schedule));
-  Validation validation = validate(schedule);
+  Validation validation = validate(schedule, {.staleness = staleness_bounds(config)});
   if (!validation.valid())
     throw UserError(fmt::format("{} is not a valid schedule: {}", schedule.name,
                                 validation.problems.front().line()),
@@ -287,7 +287,7 @@ void search_schedule(RunPlan& plan, const RunTimes& times, std::vector<std::stri
   const Generator& generator = generator_of(plan.config);
   if (!generator.knobs.memory_cap || !has_caps(plan.config)) {
     if (auto found = Search(plan, times).with_caps({}))
-      plan.schedule = std::move(found->plan.schedule);
+      set_schedule(plan, std::move(found->plan.schedule));
     return;
   }
   Candidate best = best_under_caps(plan, times);
@@ -295,7 +295,7 @@ void search_schedule(RunPlan& plan, const RunTimes& times, std::vector<std::stri
   if (chosen.name != generator.name)
     notes.push_back(
         fmt::format("{}: the order of {} is the fastest that fits", generator.name, chosen.name));
-  plan.schedule = std::move(chosen);
+  set_schedule(plan, std::move(chosen));
 }
 
 }  // namespace sluice

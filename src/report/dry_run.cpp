@@ -155,7 +155,7 @@ std::string dry_run_text(const DryRun& dry) {
   std::string out =
       fmt::format("{} on {}{}, {} of {}, backend {}; MiB per rank:\n{}", schedule.name,
                   counted(plan.mesh.size(), "rank"), mesh_text(plan.mesh),
-                  counted(schedule.num_microbatches, "microbatch"), plan.microbatch_text(),
+                  counted(plan.num_microbatches(), "microbatch"), plan.microbatch_text(),
                   plan.config.comm.backend, table.text());
   if (const auto kinds = moving(ranks); !kinds.empty()) {
     std::vector<std::string> names = {"rank"};

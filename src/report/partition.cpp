@@ -75,7 +75,7 @@ std::string partition_text(const PartitionReport& report) {
                  even ? mebibytes(even->bytes[d]) : "-"});
   std::string out = fmt::format(
       "{}: {} on {}, {}; {}\n{}\n{}", schedule.name, counted(run.plan.shape.layers, "layer"),
-      counted(schedule.num_devices(), "device"), counted(schedule.num_microbatches, "microbatch"),
+      counted(schedule.num_devices(), "device"), counted(schedule.window_size(), "microbatch"),
       measured ? "work measured by a profile" : "work counted in FLOPs", stages.text(),
       devices.text());
   if (measured) out += fmt::format("simulated step: {:.4g} s", best.step);
@@ -104,7 +104,7 @@ std::string partition_json(const PartitionReport& report) {
   Json out = {{"schema", 1},
               {"schedule", schedule.name},
               {"devices", schedule.num_devices()},
-              {"microbatches", schedule.num_microbatches},
+              {"microbatches", schedule.window_size()},
               {"measured", run.times.measured},
               {"devices_of_stage", placement},
               {"auto", fields(best)},

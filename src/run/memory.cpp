@@ -1,10 +1,33 @@
 #include "sluice/run/memory.h"
 
+#include <algorithm>
+
 #include "sluice/cost/buffers.h"
 #include "sluice/run/copies.h"
 #include "sluice/run/sharding.h"
+#include "sluice/schedule/staleness.h"
 
 namespace sluice {
+
+namespace {
+
+// Elements of all versions of the weights that a device keeps at a time, at most.
+std::int64_t versions_of(const RunPlan& plan, int device) {
+  std::vector<std::int64_t> of_stage;
+  for (int stage = 0; stage < plan.schedule.num_stages(); ++stage) {
+    std::int64_t& count = of_stage.emplace_back(0);
+    for (const ParameterShape& parameter : stage_parameters(plan.shape, plan.layers_of(stage)))
+      count += parameter.count(plan.mesh.tensor);
+  }
+  return weights_held(plan.schedule, of_stage)[static_cast<std::size_t>(device)];
+}
+
+}  // namespace
+
+int accumulators_of(const RunPlan& plan, int device) {
+  if (!plan.endless) return 1;
+  return std::max(1, staleness_of(plan.schedule).accumulators[static_cast<std::size_t>(device)]);
+}
 
 WeightBytes weight_bytes(const RunPlan& plan, int device) {
   constexpr std::int64_t kFloat = 4;
@@ -23,8 +46,10 @@ WeightBytes weight_bytes(const RunPlan& plan, int device) {
       (optimizer.name == OptimizerKind::adamw ? 2 : 0) * bytes_of(optimizer.state_dtype);
   const GatheredBytes gathered = plan.sharded() ? gathered_bytes(plan, stages) : GatheredBytes();
   const std::int64_t held = plan.sharded() ? sharded : count;
-  return {.weights = held * plan.element_bytes() + gathered.weights,
-          .gradients = held * plan.gradient_bytes() + gathered.gradients,
+  return {.weights = (plan.endless ? versions_of(plan, device) : held) * plan.element_bytes() +
+                     gathered.weights,
+          .gradients =
+              held * accumulators_of(plan, device) * plan.gradient_bytes() + gathered.gradients,
           .optimizer = updated * (moments + (masters ? kFloat : 0)),
           .kept = updated * (moments + (masters ? kFloat : plan.element_bytes())),
           .own_gradients = held * plan.gradient_bytes(),
@@ -39,7 +64,7 @@ BesideWeights beside_weights(const RunPlan& plan, const WeightBytes& held) {
         std::max(held.messages, replicas > 1 ? held.own_gradients / replicas * (2 * replicas - 1)
                                              : std::int64_t{0});
   else if (const std::int64_t data = plan.mesh.data(); data > 1)
-    bytes.reduction = held.gradients + held.gradients / data * (data - 1);
+    bytes.reduction = held.own_gradients + held.own_gradients / data * (data - 1);
   if (plan.config.parallelism.deferred_validation) bytes.rollback = held.kept;
   return bytes;
 }

@@ -23,6 +23,9 @@ struct WeightBytes {
 };
 WeightBytes weight_bytes(const RunPlan& plan, int device);
 
+// Buffers of gradients of each weight: as many as windows are added up at a time.
+int accumulators_of(const RunPlan& plan, int device);
+
 // What the same rank needs beside them.
 struct BesideWeights {
   std::int64_t reduction = 0;  // all gradients packed to be sent, and others' pieces of its own

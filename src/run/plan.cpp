@@ -19,10 +19,10 @@ namespace {
 
 void check_fit(const Config& config, const Schedule& schedule) {
   const ParallelismConfig& parallelism = config.parallelism;
-  if (schedule.num_microbatches != parallelism.num_microbatches)
+  if (schedule.window_size() != parallelism.num_microbatches)
     throw user_error(
         "the schedule has {} microbatches, but parallelism.num_microbatches is {}: make them equal",
-        schedule.num_microbatches, parallelism.num_microbatches);
+        schedule.window_size(), parallelism.num_microbatches);
   if (schedule.num_devices() != parallelism.pipeline_parallel_degree)
     throw user_error(
         "the schedule has {} devices, but parallelism.pipeline_parallel_degree is {}: make them "
@@ -49,7 +49,7 @@ void fill_slices(const Config& config, Schedule& schedule) {
 }  // namespace
 
 std::int64_t RunPlan::sequences() const {
-  const std::int64_t parts = std::int64_t{mesh.data()} * schedule.num_microbatches;
+  const std::int64_t parts = std::int64_t{mesh.data()} * num_microbatches();
   return padded_to(config.training.global_batch_size, parts) / parts;
 }
 
@@ -69,14 +69,14 @@ TokenShare RunPlan::share(int microbatch, int slice) const {
 }
 
 const Schedule& RunPlan::schedule_of(int num_microbatches) const {
-  if (num_microbatches == schedule.num_microbatches) return schedule;
+  if (num_microbatches == this->num_microbatches()) return schedule;
   if (planner) return planner->schedule(num_microbatches);
   SLUICE_CHECK(has_schedule(num_microbatches), "no schedule for {} microbatches", num_microbatches);
   return batch_plans->schedules.at(num_microbatches);
 }
 
 bool RunPlan::has_schedule(int num_microbatches) const {
-  return num_microbatches == schedule.num_microbatches ||
+  return num_microbatches == this->num_microbatches() ||
          (batch_plans && batch_plans->schedules.contains(num_microbatches));
 }
 
@@ -109,15 +109,26 @@ std::vector<int> RunPlan::stages_of(int device) const {
   return {distinct.begin(), distinct.end()};
 }
 
+void set_schedule(RunPlan& plan, Schedule lowered) {
+  check_runnable(lowered);
+  plan.endless = nullptr;
+  if (lowered.num_windows > 1) {
+    check_goes_on(plan.config, lowered);
+    const auto endless = std::make_shared<EndlessSchedule>(std::move(lowered));
+    lowered = endless->whole(endless->head() + endless->ahead() + 3);
+    plan.endless = endless;
+  }
+  fill_slices(plan.config, lowered);
+  plan.schedule = std::move(lowered);
+}
+
 RunPlan make_plan(const Config& config, Schedule lowered) {
   check_fit(config, lowered);
-  check_runnable(lowered);
-  fill_slices(config, lowered);
   RunPlan plan;
   plan.config = config;
   plan.shape = model_shape(config);
   plan.mesh = mesh_of(config);
-  plan.schedule = std::move(lowered);
+  set_schedule(plan, std::move(lowered));
   const LayersPerStage& layers = config.parallelism.layers_per_stage;
   SLUICE_CHECK(layers.rule != LayerRule::automatic, "layers by {}", layers.rule);
   if (layers.rule == LayerRule::list)

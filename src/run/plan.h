@@ -16,6 +16,7 @@
 #include "sluice/cost/parameters.h"
 #include "sluice/run/batch_plan_file.h"
 #include "sluice/run/mesh_shape.h"
+#include "sluice/schedule/endless.h"
 #include "sluice/schedule/schedule.h"
 
 namespace sluice {
@@ -41,6 +42,9 @@ struct RunPlan {
   ModelShape shape;
   MeshShape mesh;     // its pipeline is the schedule's
   Schedule schedule;  // lowered and proved; more than one slice: with the sizes of all
+  // Where training goes on from one update to the next, its steps; `schedule` is then the first few
+  // windows. Null: a step ends before the next begins.
+  std::shared_ptr<const EndlessSchedule> endless;
   std::vector<std::int64_t> layers_per_stage;  // sums to shape.layers
   // What each device stashes at its peak, as the simulator predicts it (plan/plan_run.h). Empty:
   // not predicted.
@@ -65,6 +69,8 @@ struct RunPlan {
   // What a rank has of a slice, over all sequences of a microbatch; the most of any microbatch.
   TokenShare share(int microbatch, int slice) const;
   TokenShare largest_share(int slice) const;
+  // Of one step, in each copy of the pipeline.
+  int num_microbatches() const { return schedule.window_size(); }
   // What a microbatch holds, in words.
   std::string microbatch_text() const;
   // The schedule of steps with so many microbatches. REQUIRES: there is one.
@@ -97,10 +103,10 @@ struct RunPlan {
   }
   // Tensor ranks divide what is sent to the next stage.
   bool scatter() const { return config.parallelism.scatter_gather && mesh.tensor > 1; }
-  // The head adds to its weights' gradients in F. With deferred validation a forward may run before
-  // the step before is settled, so it must not touch the gradients.
+  // The head adds to its weights' gradients in F. With deferred validation, or where steps overlap,
+  // a forward may run before the step before is settled, so it must not touch the gradients.
   bool head_in_forward() const {
-    return on_gpu() && mesh.tensor == 1 && !config.parallelism.deferred_validation;
+    return on_gpu() && mesh.tensor == 1 && !config.parallelism.deferred_validation && !endless;
   }
 };
 
@@ -108,6 +114,10 @@ struct RunPlan {
 // where they do not fit: microbatches, devices, stages, slices, or a schedule that the trainer
 // cannot run. REQUIRES: layers_per_stage is even or a list; resolve `auto` before calling this.
 RunPlan make_plan(const Config& config, Schedule lowered);
+
+// Gives the plan a schedule that was lowered and proved. Throws UserError for one that the trainer
+// cannot run.
+void set_schedule(RunPlan& plan, Schedule lowered);
 
 // Layers dealt evenly: the first (layers mod stages) stages get one more. Throws UserError when a
 // stage would have none.

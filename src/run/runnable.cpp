@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "sluice/base/error.h"
+#include "sluice/config/resolve.h"
 
 namespace sluice {
 
@@ -16,11 +17,26 @@ void check_runnable(const Schedule& schedule) {
         "{} has no stage of pipe 0 on device {}: there each stage is saved and its norm counted; "
         "let pipe 0 pass through every device",
         schedule.name, idle - owns.begin());
-  if (schedule.num_windows > 1)
-    throw user_error(
-        "{} has {} windows: training updates the weights once, at the end of a step; give it a "
-        "schedule of one window",
-        schedule.name, schedule.num_windows);
+}
+
+void check_goes_on(const Config& config, const Schedule& schedule) {
+  const ParallelismConfig& parallelism = config.parallelism;
+  const auto refuse = [&](std::string_view given, std::string_view why) {
+    throw user_error("{}: {} goes on to the next step before one is updated, {}", given,
+                     schedule.name, why);
+  };
+  if (parallelism.deferred_validation)
+    refuse("parallelism.deferred_validation is true",
+           "and its update could not be taken back; leave the key out");
+  if (schedule.num_slices > 1)
+    refuse(fmt::format("the schedule has {} slices", schedule.num_slices),
+           "and keys and values of slices would be of different weights; use 1");
+  if (parallelism.sharding == Sharding::parameters && parallelism.data_parallel_shard_degree > 1)
+    refuse("parallelism.sharding is parameters",
+           "and keeps every version of the weights whole; use states");
+  if (is_ragged(config))
+    refuse("data.packing is sequences",
+           "with as many tokens in each; use stream or documents, or asynchronous.flush = true");
 }
 
 }  // namespace sluice

@@ -1,12 +1,16 @@
 // What a valid schedule may ask for and the trainer does not do.
 #pragma once
 
+#include "sluice/config/config.h"
 #include "sluice/schedule/schedule.h"
 
 namespace sluice {
 
-// Throws UserError for a device without a stage of pipe 0, and for several windows: the trainer
-// updates all weights once, at the end of a step. REQUIRES: the schedule is valid.
+// Throws UserError for a device without a stage of pipe 0. REQUIRES: the schedule is valid.
 void check_runnable(const Schedule& schedule);
+
+// Throws UserError for what a run cannot do whose steps overlap. REQUIRES: the schedule has several
+// windows.
+void check_goes_on(const Config& config, const Schedule& schedule);
 
 }  // namespace sluice

@@ -140,13 +140,19 @@ void add_copies_traffic(const RunPlan& plan, int device, int stage, std::int64_t
   }
 }
 
+// Where steps overlap, the one that repeats.
+Program step_program(const RunPlan& plan, int device) {
+  if (!plan.endless) return plan.schedule.programs[static_cast<std::size_t>(device)];
+  const EndlessSchedule& endless = *plan.endless;
+  return endless.part(device, endless.head(), endless.head() + endless.ahead() + 1);
+}
+
 }  // namespace
 
 Traffic step_traffic(const RunPlan& plan, int device, int data_rank) {
-  const Schedule& lowered = plan.schedule;
   Traffic traffic = plan.sharded() ? sharded_traffic(plan, device, data_rank) : Traffic();
   const std::int64_t t = plan.mesh.tensor;
-  for (const Op& op : lowered.programs[static_cast<std::size_t>(device)]) {
+  for (const Op& op : step_program(plan, device)) {
     if (!has_microbatch(op.kind)) continue;
     const TokenShare share = plan.share(op.microbatch, op.slice);
     const std::int64_t tokens = share.tokens;

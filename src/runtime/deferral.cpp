@@ -46,6 +46,7 @@ StepResult Deferral::close(const StepTotals& totals) {
                    fmt::format("the loss is {} and the gradient norm {}", std::abs(result.loss),
                                std::abs(result.gradient_norm)));
   }
+  if (before_update_) before_update_(result);
   if (!deferred() || scale != 1) update(result, scale);
   return result;
 }

@@ -3,6 +3,7 @@
 // are known.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -26,6 +27,11 @@ class Deferral {
         data_parallel_(data_parallel),
         weights_(weights),
         totals_(totals) {}
+
+  // Called when the totals are known and found right, before the weights change.
+  void set_before_update(std::function<void(const StepResult&)> before_update) {
+    before_update_ = std::move(before_update);
+  }
 
   // A step whose totals are not known yet, with what is known of it; null: none.
   const StepResult* open() const { return open_ ? &*open_ : nullptr; }
@@ -56,6 +62,7 @@ class Deferral {
   const std::vector<Weight>& weights_;
   TotalsChain& totals_;
   std::optional<StepResult> open_;
+  std::function<void(const StepResult&)> before_update_;
 };
 
 }  // namespace sluice

@@ -9,6 +9,7 @@ namespace sluice {
 Executor::Executor(const Schedule& lowered, std::map<int, Stage*> stages, TensorChannel& pipeline,
                    const Boundary& boundary, bool evaluate)
     : schedule_(lowered),
+      program_(lowered.programs[static_cast<std::size_t>(pipeline.rank())]),
       stages_(std::move(stages)),
       pipeline_(pipeline),
       boundary_(boundary),
@@ -25,10 +26,6 @@ ExecutedStep Executor::run(const DataSource& data, std::int64_t dim, const Tenso
 
 double Executor::now() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - origin_).count();
-}
-
-const Program& Executor::program() const {
-  return schedule_.programs[static_cast<std::size_t>(pipeline_.rank())];
 }
 
 void Executor::start(const DataSource& data, std::int64_t dim, const TensorKind& kind,
@@ -80,11 +77,14 @@ void Executor::run_to(std::size_t limit) {
           if (!scatters()) here_[key] = arriving_.extract(found).mapped().message.take();
         }
       }
+      if (hooks_.before && (is_compute(op.kind) || op.kind == OpKind::ReduceGrad))
+        hooks_.before(op);
       const double start = now();
       if (is_compute(op.kind)) mark();
       run_op(op);
       if (!is_compute(op.kind)) continue;
       mark();
+      if (hooks_.after) hooks_.after(op);
       const double end = now();
       const std::int64_t held = stash_bytes();
       step_.timeline.spans.push_back({op, start, end});
@@ -106,21 +106,44 @@ void Executor::run_to(std::size_t limit) {
   }
 }
 
-ExecutedStep Executor::finish() {
+ExecutedStep Executor::conclude(bool drains) {
   run_to(program().size());
   step_.issued = now();
-  for (TensorMessage& message : sent_)
-    message.wait();
-  sent_.clear();
+  if (drains) {
+    for (TensorMessage& message : sent_)
+      message.wait();
+    sent_.clear();
+  }
   for (const auto& [number, stage] : stages_)
     stage->reshard();  // the weights are about to change
   settle_times();
   step_.peak_buffer_bytes = peak_buffer_bytes_;
   step_.timeline.peak = static_cast<double>(step_.peak_stash_bytes);
+  return std::move(step_);
+}
+
+ExecutedStep Executor::finish_part() { return conclude(false); }
+
+void Executor::take_in(const Program& receives) {
+  for (const Op& op : receives) {
+    const Key key{op.kind == OpKind::RecvB, op.stage, op.microbatch, op.slice};
+    if (taken_in_.contains(key)) continue;
+    post_receive(op);
+    if (const auto found = arriving_.find(key); found != arriving_.end())
+      found->second.message.wait();
+    taken_in_.insert(key);
+  }
+  for (TensorMessage& message : sent_)
+    message.wait();
+  sent_.clear();
+}
+
+ExecutedStep Executor::finish() {
+  ExecutedStep step = conclude(true);
   SLUICE_CHECK(here_.empty() && leaving_.empty() && arriving_.empty(),
                "{} tensors were made and not used",
                here_.size() + leaving_.size() + arriving_.size());
-  return std::move(step_);
+  return step;
 }
 
 void Executor::drop() {
@@ -212,6 +235,7 @@ void Executor::send(const Op& op) {
 }
 
 void Executor::post_receive(const Op& op) {
+  if (taken_in_.erase({op.kind == OpKind::RecvB, op.stage, op.microbatch, op.slice}) > 0) return;
   const auto c = static_cast<std::size_t>(op.slice);
   const Microbatch& batch = data_(op.microbatch);
   const SliceBounds bounds = batch.slice_bounds();

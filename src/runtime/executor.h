@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -72,12 +73,22 @@ class Executor {
   void drop();
 
   // Called at a stage's REDUCE_GRAD, and after each op that computes; neither may block for ranks
-  // of the pipeline.
+  // of the pipeline. `before` and `after` are called around ops that compute, and before
+  // REDUCE_GRAD.
   struct Hooks {
     std::function<void(int stage)> reduce;
     std::function<void()> poll;
+    std::function<void(const Op&)> before = {}, after = {};
   };
   void set_hooks(Hooks hooks) { hooks_ = std::move(hooks); }
+
+  // Of a run whose steps overlap: the part of the rank's program to run from the next start() on.
+  // What it leaves under way, a later part takes up: finish_part() instead of finish().
+  void set_program(Program program) { program_ = std::move(program); }
+  ExecutedStep finish_part();
+  // Takes in what the parts run so far have sent to this rank: these receives of the parts that
+  // follow. Every rank calls it; then no message is under way.
+  void take_in(const Program& receives);
 
  private:
   // A tensor on its way between stages: which way, and of whom.
@@ -91,11 +102,12 @@ class Executor {
     std::int64_t tokens = 0;  // of which the tensor may be a share
   };
 
+  ExecutedStep conclude(bool drains);
   double now() const;
   // Where a GPU computes, its own clock counts: marks are left in its stream, and read at the end.
   void mark();
   void settle_times();
-  const Program& program() const;
+  const Program& program() const { return program_; }
   void run_op(const Op& op);
   at::Tensor take_input(const Op& op, bool gradient);
   void hand_over(const Op& op, bool gradient, at::Tensor tensor);
@@ -111,6 +123,7 @@ class Executor {
   }
 
   const Schedule& schedule_;
+  Program program_;
   std::map<int, Stage*> stages_;
   TensorChannel& pipeline_;
   const Boundary boundary_;
@@ -120,6 +133,7 @@ class Executor {
   std::map<Key, at::Tensor> here_;     // made on this device, for an op of this device
   std::map<Key, at::Tensor> leaving_;  // made here, to be sent
   std::map<Key, Arriving> arriving_;
+  std::set<Key> taken_in_;           // received before their op
   std::vector<TensorMessage> sent_;  // kept until they have moved
   std::int64_t peak_buffer_bytes_ = 0;
   DataSource data_;

@@ -33,7 +33,7 @@ BatchPlan batch_plan_of(const RunPlan& plan, std::int64_t step,
                         std::span<const std::int64_t> lengths) {
   if (plan.planner) return plan.planner->plan(lengths).plan;
   if (!plan.batch_plans)
-    return deal_longest_first(lengths, plan.schedule.num_microbatches, plan.mesh.data());
+    return deal_longest_first(lengths, plan.num_microbatches(), plan.mesh.data());
   const PlannedBatch& planned = planned_step(plan, step);
   const std::string is = sha256_hex(lengths_text(lengths));
   if (is != planned.lengths_sha256)

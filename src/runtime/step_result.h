@@ -7,6 +7,7 @@
 
 #include "sluice/base/error.h"
 #include "sluice/runtime/executor.h"
+#include "sluice/runtime/stage_versions.h"
 
 namespace sluice {
 
@@ -28,8 +29,9 @@ struct StepResult {
   // Of unequal sequences: with what pads them; and on rank 0, where they are planned.
   std::int64_t padded_tokens = 0;
   std::optional<Planning> planning;
-  ExecutedStep executed;  // this rank's
-  bool stop = false;      // some rank was asked to stop before the end of the step
+  ExecutedStep executed;                              // this rank's
+  std::optional<WindowCounts> counts = std::nullopt;  // likewise; where steps overlap
+  bool stop = false;  // some rank was asked to stop before the end of the step
 };
 
 // The error of a run in which a number is no longer finite; `what` says which.

@@ -24,7 +24,7 @@ Trainer::Trainer(const RunPlan& plan, const Dataset& data, Communicator& world,
     : plan_(plan),
       kind_(tensor_kind(plan, machine.device)),
       data_(data),
-      mesh_(world, plan.mesh),
+      mesh_(world, plan.mesh, plan.endless != nullptr),
       tensor_group_(mesh_.tensor(), traffic_),
       tensor_(tensor_group_, plan.sequence_norms()),
       data_parallel_(
@@ -35,12 +35,13 @@ Trainer::Trainer(const RunPlan& plan, const Dataset& data, Communicator& world,
           make_stages(plan, mesh_.place().pipeline, machine, tensor_,
                       plan.sharded() ? ShardRanks{&mesh_.shard_group(), &traffic_} : ShardRanks())),
       pipeline_(make_tensor_channel(mesh_.pipeline(), machine.device)),
+      boundaries_(plan.endless ? make_tensor_channel(mesh_.boundaries(), machine.device) : nullptr),
       step_plans_(plan, data, world),
       totals_(plan.schedule.placement, mesh_.pipeline()) {
   collect_weights();
   make_groups();
-  forwards_ = forward_only(plan.schedule);
-  evaluator_ = std::make_unique<Executor>(forwards_, local_, *pipeline_, boundary(), true);
+  forwards_ = forward_only(plan.endless ? plan.endless->whole(1) : plan.schedule);
+  evaluator_ = std::make_unique<Executor>(forwards_, local_, boundaries(), boundary(), true);
   copies_ = std::make_unique<StageCopies>(plan_, *pipeline_, traffic_, weights_);
   optimizer_ = std::make_unique<Optimizer>(
       plan.config.optimizer, static_cast<std::uint64_t>(plan.config.debug.seed), updated_weights());
@@ -48,7 +49,11 @@ Trainer::Trainer(const RunPlan& plan, const Dataset& data, Communicator& world,
       GradientSums::Parts{tensor_group_, data_parallel_, *copies_, local_, weights_});
   deferral_ = std::make_unique<Deferral>(plan_, *optimizer_, *copies_, data_parallel_, all_weights_,
                                          totals_);
-  execution_of(plan.schedule.num_microbatches);
+  if (plan.endless) {
+    windows_.emplace(plan_, mesh_.place().pipeline, local_, 0);
+    deferral_->set_before_update([this](const StepResult&) { windows_->before_update(); });
+  }
+  execution_of(plan.num_microbatches());
   plans_ = make_attention_plans(plan, machine, data);
 }
 
@@ -119,9 +124,14 @@ Trainer::Execution& Trainer::execution_of(int num_microbatches) {
   Execution& execution = executions_[num_microbatches];
   if (execution.executor) return execution;
   const Schedule& schedule = plan_.schedule_of(num_microbatches);
-  execution.executor = std::make_unique<Executor>(schedule, local_, *pipeline_, boundary());
+  execution.executor = std::make_unique<Executor>(schedule, local_, boundaries(), boundary());
   execution.executor->set_hooks({.reduce = [this](int stage) { sums_->begin(stage); },
                                  .poll = [this] { deferral_->poll(); }});
+  if (windows_)
+    execution.executor->set_hooks({.reduce = [this](int stage) { sums_->begin(stage); },
+                                   .poll = [this] { deferral_->poll(); },
+                                   .before = [this](const Op& op) { windows_->before(op); },
+                                   .after = [this](const Op& op) { windows_->after(op); }});
   execution.forward_prefix =
       closed_forward_prefixes(schedule)[static_cast<std::size_t>(mesh_.place().pipeline)];
   return execution;
@@ -129,7 +139,7 @@ Trainer::Execution& Trainer::execution_of(int num_microbatches) {
 
 BatchPlan Trainer::dealt(const Dataset& data, const BatchRange& range) const {
   if (!plan_.ragged()) return {};
-  return deal_longest_first(lengths_of(data, range), plan_.schedule.num_microbatches,
+  return deal_longest_first(lengths_of(data, range), plan_.num_microbatches(),
                             mesh_.shape().data());
 }
 
@@ -137,17 +147,21 @@ GlobalBatch Trainer::load(const Dataset& data, const BatchRange& range, const Ba
   const MeshPlace& place = mesh_.place();
   const MeshShape& shape = mesh_.shape();
   return plan_.ragged() ? load_sequences(data, range, plan, {place.data, shape.tensor, &groups_})
-                        : load_batch(data, range, plan_.schedule.num_microbatches,
+                        : load_batch(data, range, plan_.num_microbatches(),
                                      {place.data, shape.data()}, plan_.slice_bounds());
 }
 
-void Trainer::begin(GlobalBatch batch, double scale) {
-  batch_ = std::move(batch);
+GlobalBatch Trainer::on_device(GlobalBatch batch) const {
   if (kind_.on_gpu())
-    for (Microbatch& microbatch : batch_.microbatches)
+    for (Microbatch& microbatch : batch.microbatches)
       for (at::Tensor* tensor : {&microbatch.tokens, &microbatch.targets})
         // From pinned memory, so that the copy waits for nothing that the GPU is doing.
         *tensor = tensor->pin_memory().to(kind_.device, true);
+  return batch;
+}
+
+void Trainer::begin(GlobalBatch batch, double scale) {
+  batch_ = on_device(std::move(batch));
   for (const auto& [number, stage] : stages_)
     stage->begin_step(scale);
 }
@@ -199,10 +213,17 @@ double Trainer::evaluate(const Dataset& held_out, std::int64_t num_samples) {
                num_samples, held_out.num_samples());
   double loss = 0;
   std::int64_t num_targets = 0;
+  take_in();
+  if (windows_) windows_->settle();
   const std::int64_t batch_size = plan_.config.training.global_batch_size;
   for (std::int64_t first = 0; first < num_samples; first += batch_size) {
     const BatchRange range{first, batch_size, num_samples};
-    begin(load(held_out, range, dealt(held_out, range)), 1);
+    batch_ = on_device(load(held_out, range, dealt(held_out, range)));
+    for (const auto& [number, stage] : stages_) {
+      constexpr std::int64_t kAside = -1;  // a window of no step
+      stage->begin_window(kAside, 1);
+      stage->use_window(kAside);
+    }
     guarded([&] {
       return evaluator_->run(batch_source(), plan_.shape.dim, kind_,
                              std::chrono::steady_clock::now());
@@ -230,7 +251,57 @@ StepResult Trainer::step(std::int64_t number) {
   return result ? std::move(*result) : std::move(*settle());
 }
 
+double Trainer::learning_rate_of(std::int64_t number) const {
+  const Config& config = plan_.config;
+  return learning_rate(config.optimizer.lr, number, config.lr_scheduler.warmup_steps,
+                       config.training.steps, config.lr_scheduler.min_lr_ratio);
+}
+
+void Trainer::take_in() {
+  if (!windows_) return;
+  const int device = mesh_.place().pipeline;
+  const auto count = static_cast<int>(plan_.config.training.steps);
+  Executor& executor = *execution_of(plan_.num_microbatches()).executor;
+  guarded([&] {
+    executor.take_in(plan_.endless->under_way(device, static_cast<int>(windows_->next()), count));
+  });
+}
+
+// One part of the run: the rest of the step, and what the steps behind it begin before its update.
+StepResult Trainer::overlapping_step(std::int64_t number, const std::function<bool()>& stop) {
+  const std::int64_t batch_size = plan_.config.training.global_batch_size;
+  SLUICE_CHECK(windows_->next() == number - 1, "step {} after {}", number, windows_->next());
+  for (std::int64_t window = number - 1; window <= windows_->last(); ++window)
+    if (!windows_->has(window))
+      windows_->open(window, on_device(load(data_, {window * batch_size, batch_size}, {})));
+  const GlobalBatch& batch = windows_->batch(number - 1);
+  StepResult result;
+  result.number = number;
+  result.num_tokens = batch.num_tokens;
+  result.num_targets = batch.num_targets;
+  result.squared_lengths = batch.squared_lengths;
+  result.learning_rate = learning_rate_of(number);
+  if (origin_ == std::chrono::steady_clock::time_point()) {
+    mesh_.world().barrier("step");
+    origin_ = std::chrono::steady_clock::now();
+  }
+  Executor& executor = *execution_of(plan_.num_microbatches()).executor;
+  executor.set_program(plan_.endless->part(mesh_.place().pipeline, static_cast<int>(number - 1),
+                                           static_cast<int>(plan_.config.training.steps)));
+  executor.start([this](int m) -> const Microbatch& { return windows_->microbatch(m); },
+                 plan_.shape.dim, kind_, origin_);
+  result.executed = guarded([&] { return executor.finish_part(); });
+  windows_->settle();
+  sums_->finish();
+  deferral_->begin(std::move(result),
+                   device_totals(weights_, windows_->loss(), stop && stop(), mesh_));
+  result = *settle();
+  result.counts = windows_->after_update();
+  return result;
+}
+
 std::optional<StepResult> Trainer::advance(std::int64_t number, const std::function<bool()>& stop) {
+  if (windows_) return overlapping_step(number, stop);
   // The batch is read before the clock of the step starts.
   const Config& config = plan_.config;
   const std::int64_t batch_size = config.training.global_batch_size;
@@ -250,9 +321,7 @@ std::optional<StepResult> Trainer::advance(std::int64_t number, const std::funct
   if (plan_.ragged())
     result.padded_tokens = padded_tokens(plan_, batch_plan_, lengths_of(data_, range));
   result.planning = planned.planning;
-  result.learning_rate =
-      learning_rate(config.optimizer.lr, number, config.lr_scheduler.warmup_steps,
-                    config.training.steps, config.lr_scheduler.min_lr_ratio);
+  result.learning_rate = learning_rate_of(number);
   begin(std::move(batch), scale);
   if (!open_step()) {
     mesh_.world().barrier("step");

@@ -20,6 +20,7 @@
 #include "sluice/runtime/batches.h"
 #include "sluice/runtime/deferral.h"
 #include "sluice/runtime/gradient_sums.h"
+#include "sluice/runtime/open_windows.h"
 #include "sluice/runtime/step_plans.h"
 
 namespace sluice {
@@ -62,6 +63,10 @@ class Trainer {
   // has a target. REQUIRES: 1 to held_out.num_samples().
   double evaluate(const Dataset& held_out, std::int64_t num_samples);
 
+  // Where steps overlap: takes in what is under way between ranks, so that nothing is when the run
+  // ends, or something else runs. Every rank calls it.
+  void take_in();
+
   // This rank's parameters in canonical order. Sharded ones have no memory between steps.
   std::vector<Parameter*> parameters();
   // The same with the rows that it updates; these are always here.
@@ -75,6 +80,10 @@ class Trainer {
   const Traffic& traffic() const { return traffic_; }
 
  private:
+  StepResult overlapping_step(std::int64_t number, const std::function<bool()>& stop);
+  GlobalBatch on_device(GlobalBatch batch) const;
+  double learning_rate_of(std::int64_t number) const;
+  TensorChannel& boundaries() { return boundaries_ ? *boundaries_ : *pipeline_; }
   void collect_weights();
   std::vector<Weight> updated_weights() const;  // of the stages that this rank updates
   void make_groups();
@@ -111,7 +120,8 @@ class Trainer {
   StageWeights weights_;
   std::vector<Weight> all_weights_;  // in canonical order
   std::unique_ptr<TensorChannel> pipeline_;
-  SequenceGroups groups_;  // that this rank may be in
+  std::unique_ptr<TensorChannel> boundaries_;  // null: the same
+  SequenceGroups groups_;                      // that this rank may be in
   StepPlans step_plans_;
   BatchPlan batch_plan_;  // of the step
   std::map<int, Execution> executions_;
@@ -123,6 +133,7 @@ class Trainer {
   TotalsChain totals_;
   std::unique_ptr<GradientSums> sums_;
   std::unique_ptr<Deferral> deferral_;
+  std::optional<OpenWindows> windows_;            // where steps overlap
   GlobalBatch batch_;                             // of the step
   std::chrono::steady_clock::time_point origin_;  // of the times of a step
 };

@@ -7,25 +7,24 @@
 #include "sluice/schedule/validate.h"
 
 namespace sluice {
-namespace {
-
 // By stage, microbatch and kind, the part of each op that a microbatch has.
-class PartOf {
+class EndlessSchedule::PartOf {
  public:
   explicit PartOf(const Schedule& schedule)
       : schedule_(schedule), parts_(schedule.num_cells() * kKinds, -1) {}
 
-  int& at(const Op& op) {
-    return parts_[schedule_.cell(op) * kKinds + static_cast<std::size_t>(op.kind)];
-  }
+  int& at(const Op& op) { return parts_[index(op)]; }
+  int at(const Op& op) const { return parts_[index(op)]; }
 
  private:
   static constexpr std::size_t kKinds = static_cast<std::size_t>(OpKind::RecvB) + 1;
+  std::size_t index(const Op& op) const {
+    return schedule_.cell(op) * kKinds + static_cast<std::size_t>(op.kind);
+  }
+
   const Schedule& schedule_;
   std::vector<int> parts_;
 };
-
-}  // namespace
 
 EndlessSchedule::EndlessSchedule(Schedule windows) : schedule_(std::move(windows)) {
   SLUICE_CHECK(schedule_.num_windows > 1, "{} has {} windows", schedule_.name,
@@ -52,54 +51,76 @@ void EndlessSchedule::cut() {
   const int windows = schedule_.num_windows;
   parts_.assign(static_cast<std::size_t>(windows), Part(schedule_.programs.size()));
   for (std::size_t d = 0; d < schedule_.programs.size(); ++d) {
-    int part = 0;
+    const Program& program = schedule_.programs[d];
+    std::vector<std::size_t> ends(static_cast<std::size_t>(windows), 0);  // last updates
+    for (std::size_t i = 0; i < program.size(); ++i)
+      if (program[i].kind == OpKind::Update)
+        ends[static_cast<std::size_t>(schedule_.window_of(program[i]))] = i;
+    std::size_t part = 0;
     bool updating = false;
-    for (const Op& op : schedule_.programs[d]) {
+    for (std::size_t i = 0; i < program.size(); ++i) {
+      const Op& op = program[i];
       const bool update = op.kind == OpKind::Update;
-      if (updating && !(update && schedule_.window_of(op) == part)) {
-        ++part;
-        updating = false;
-      }
-      const int window = schedule_.window_of(op);
+      const int window = schedule_.window_of(op), own = static_cast<int>(part);
       const bool counts = has_microbatch(op.kind) || has_window(op.kind);
-      if (part == windows || (counts && window < part) || (update && window != part))
+      // Messages may lie between updates: they need no weights.
+      const bool between = updating && (is_compute(op.kind) || op.kind == OpKind::ReduceGrad);
+      if (own == windows || (counts && window < own) || (update && window != own) || between)
         throw user_error(
             "{}: device {}: {} lies between the updates of window {} or behind them: run all "
             "updates of a window one after the other, behind all ops of it",
-            schedule_.name, d, schedule_.text(op), std::min(window, part));
+            schedule_.name, d, schedule_.text(op), std::min(window, own));
       updating = updating || update;
-      if (counts) ahead_ = std::max(ahead_, window - part);
-      parts_[static_cast<std::size_t>(part)][d].push_back(relative(op, part));
+      if (counts) ahead_ = std::max(ahead_, window - own);
+      parts_[part][d].push_back(relative(op, own));
+      if (update && i == ends[part]) {
+        ++part;
+        updating = false;
+      }
     }
   }
 }
 
-// Nothing needs an op of a later part: else devices could not reach a joint one by one.
-void EndlessSchedule::check_edges() const {
+// Nothing needs an op of a later part: else devices could not reach a joint one by one. Only
+// receives may be posted earlier than their sends; they move behind the joint.
+void EndlessSchedule::check_edges() {
   PartOf part_of(schedule_);
-  const auto each = [&](const auto& visit) {
-    for (int w = 0; w < schedule_.num_windows; ++w)
-      for (const Program& program : parts_[static_cast<std::size_t>(w)])
-        for (const Op& op : program)
-          if (has_microbatch(op.kind)) visit(absolute(op, w), w);
-  };
-  each([&](const Op& op, int part) { part_of.at(op) = part; });
-  each([&](const Op& op, int part) {
-    for (const Op& input : inputs_of(op, schedule_)) {
-      if (!has_microbatch(input.kind)) continue;
-      int of_input = part_of.at(input);
-      if (of_input < 0 && input.kind != OpKind::F) {  // I and W, or B
-        Op fused = input;
-        fused.kind = OpKind::B;
-        of_input = part_of.at(fused);
+  for (int w = 0; w < schedule_.num_windows; ++w)
+    for (const Program& program : parts_[static_cast<std::size_t>(w)])
+      for (const Op& op : program)
+        if (has_microbatch(op.kind)) part_of.at(absolute(op, w)) = w;
+  for (int w = 0; w < schedule_.num_windows; ++w)
+    for (std::size_t d = 0; d < schedule_.programs.size(); ++d) {
+      Program kept, early;
+      for (const Op& op : parts_[static_cast<std::size_t>(w)][d]) {
+        const bool waits = has_microbatch(op.kind) && needs_later(absolute(op, w), w, part_of);
+        if (waits) part_of.at(absolute(op, w)) = w + 1;
+        (waits ? early : kept).push_back(waits ? absolute(op, -1) : op);
       }
-      if (of_input > part)
-        throw user_error(
-            "{}: {} comes before the update of window {} on its device and needs {}, which comes "
-            "behind that update on its own: move one of the updates",
-            schedule_.name, schedule_.text(op), part, schedule_.text(input));
+      parts_[static_cast<std::size_t>(w)][d] = std::move(kept);
+      if (early.empty()) continue;
+      Program& next = parts_[static_cast<std::size_t>(w) + 1][d];
+      next.insert(next.begin(), early.begin(), early.end());
     }
-  });
+}
+
+bool EndlessSchedule::needs_later(const Op& op, int part, const PartOf& part_of) const {
+  for (const Op& input : inputs_of(op, schedule_)) {
+    if (!has_microbatch(input.kind)) continue;
+    int of_input = part_of.at(input);
+    if (of_input < 0 && input.kind != OpKind::F) {  // I and W, or B
+      Op fused = input;
+      fused.kind = OpKind::B;
+      of_input = part_of.at(fused);
+    }
+    if (of_input <= part) continue;
+    if (is_recv(op.kind)) return true;
+    throw user_error(
+        "{}: {} comes before the update of window {} on its device and needs {}, which comes "
+        "behind that update on its own: move one of the updates",
+        schedule_.name, schedule_.text(op), part, schedule_.text(input));
+  }
+  return false;
 }
 
 void EndlessSchedule::find_period() {

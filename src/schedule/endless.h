@@ -46,7 +46,9 @@ class EndlessSchedule {
   using Part = std::vector<Program>;
 
   void cut();
-  void check_edges() const;
+  class PartOf;
+  void check_edges();
+  bool needs_later(const Op& op, int part, const PartOf& part_of) const;
   void find_period();
   bool gives_back(const Schedule& given) const;
   void check_ends() const;

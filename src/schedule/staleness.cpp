@@ -50,7 +50,11 @@ class HeldStage {
 
 class Counter {
  public:
-  explicit Counter(const Schedule& schedule) : schedule_(schedule) {}
+  // `of_stage`: what one version of each stage's weights counts; empty: 1.
+  explicit Counter(const Schedule& schedule, std::vector<std::int64_t> of_stage = {})
+      : schedule_(schedule), of_stage_(std::move(of_stage)) {
+    if (of_stage_.empty()) of_stage_.assign(static_cast<std::size_t>(schedule.num_stages()), 1);
+  }
 
   Staleness count() {
     result_.pairs_by_mismatch.assign(1, 0);
@@ -59,6 +63,7 @@ class Counter {
     result_.mismatched_microbatches = static_cast<int>(mismatched_.size());
     return std::move(result_);
   }
+  const std::vector<std::int64_t>& held() const { return held_; }
 
  private:
   void count_device(int device) {
@@ -74,13 +79,15 @@ class Counter {
       for (const Op& op : program)
         if (op.kind == OpKind::F) forwards[op.stage].insert(schedule_.window_of(op));
 
-    std::map<int, int> copies;
-    int sum = 0, most = 0, most_open = 0;
+    std::map<int, std::int64_t> copies;
+    std::int64_t sum = 0, most = 0;
+    int most_open = 0;
     const auto recount = [&](int stage) {
       const std::multiset<int>& to_come = forwards[stage];
       const int window = to_come.empty() ? schedule_.num_windows : *to_come.begin();
-      int& held = copies[stage];
-      const int now = stages.at(stage).copies(window);
+      std::int64_t& held = copies[stage];
+      const std::int64_t now =
+          stages.at(stage).copies(window) * of_stage_[static_cast<std::size_t>(stage)];
       sum += now - held;
       held = now;
       most = std::max(most, sum);
@@ -113,7 +120,8 @@ class Counter {
       }
       recount(op.stage);
     }
-    result_.weight_copies.push_back(most);
+    held_.push_back(most);
+    result_.weight_copies.push_back(static_cast<int>(most));
     result_.accumulators.push_back(most_open);
   }
 
@@ -137,7 +145,9 @@ class Counter {
   }
 
   const Schedule& schedule_;
+  std::vector<std::int64_t> of_stage_;
   Staleness result_;
+  std::vector<std::int64_t> held_;
   std::set<int> mismatched_;
 };
 
@@ -162,6 +172,13 @@ double Staleness::mismatch_share() const {
 }
 
 Staleness staleness_of(const Schedule& schedule) { return Counter(schedule).count(); }
+
+std::vector<std::int64_t> weights_held(const Schedule& schedule,
+                                       const std::vector<std::int64_t>& of_stage) {
+  Counter counter(schedule, of_stage);
+  counter.count();
+  return counter.held();
+}
 
 std::vector<Problem> staleness_problems(const Schedule& schedule, const StalenessBounds& bounds) {
   const Staleness staleness = staleness_of(schedule);

@@ -40,6 +40,11 @@ struct Staleness {
 // the schedule, compute-only or lowered.
 Staleness staleness_of(const Schedule& schedule);
 
+// Per device, the most that all versions of its stages take at a time, where one version of a stage
+// takes so much. REQUIRES: as staleness_of.
+std::vector<std::int64_t> weights_held(const Schedule& schedule,
+                                       const std::vector<std::int64_t>& of_stage);
+
 // The largest values that a schedule may have; -1: any.
 struct StalenessBounds {
   int max_mismatch = -1;

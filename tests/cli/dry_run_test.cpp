@@ -434,8 +434,10 @@ TEST_F(DryRun, MeshesThatDoNotFitAreRefusedInOneLine) {
                      "too few for 12 stages"},
            std::pair{"device_memory_mib=1,2,3", "device_memory_mib lists 3 caps"},
            std::pair{"layers_per_stage=cost", "layers_per_stage is 'cost'"},
-           std::pair{"pipeline_parallel_schedule=amdp",
-                     "is amdp: training updates the weights once, at the end of a step"},
+           std::pair{"pipeline_parallel_schedule=amdp --parallelism.deferred_validation",
+                     "amdp updates while the next step runs"},
+           std::pair{"deferred_validation=false --asynchronous.order=R",
+                     "asynchronous.order is \"R\", and zb-v ends every step before the next"},
        })
     expect_refused(fmt::format("--dry-run --parallelism.{}", flags), 2, word);
 }
@@ -448,24 +450,29 @@ TEST_F(DryRun, SchedulesThatTheTrainerCannotRunAreRefusedByEveryCommandAlike) {
       row += fmt::format("{0}F{1},{0}B{1},", stage, m);
     return row;
   };
-  const auto pipes = [](int stage) {
-    return fmt::format("{0}F0@0,{0}B0@0,{0}F1@1,{0}B1@1,{0}F2@2,{0}B2@2,{0}F3@0,{0}B3@0\n", stage);
+  // Pipe 0 has both stages on device 0, pipe 1 on device 1.
+  const auto pipe = [](int number) {
+    return fmt::format(
+        "0F{1}@{0},1F{1}@{0},1B{1}@{0},0B{1}@{0},0F{2}@{0},1F{2}@{0},1B{2}@{0},0B{2}@{0}\n", number,
+        number, number + 2);
   };
-  folder_.write("pipes.csv", pipes(0) + pipes(1));
+  folder_.write("pipes.csv", pipe(0) + pipe(1));
   folder_.write("last.csv",
                 program(0) + "0REDUCE_GRAD,0UPDATE\n" + program(1) + "1REDUCE_GRAD,1UPDATE\n");
-  ASSERT_EQ(run("schedule async-1f1b --devices 2 --microbatches 2 --windows 2 --out two.csv").code,
+  ASSERT_EQ(run("schedule async-1f1b --devices 2 --microbatches 4 --windows 2 --out two.csv").code,
             0);
   const auto flags = [](const std::string& file) {
     return " run.toml --parallelism.pipeline_parallel_schedule_csv=" + file;
   };
   for (const auto& [file, line] :
-       {std::pair{"two.csv",
-                  "sluice: async-1f1b has 2 windows: training updates the weights once, at the end "
-                  "of a step; give it a schedule of one window\n"},
+       {std::pair{
+            "two.csv",
+            "sluice: async-1f1b has 2 windows, of which none repeats: training goes on for any "
+            "number of steps, so give it a schedule in which each window is like the one "
+            "before, from the second or third on, and a few windows more of it\n"},
         std::pair{"pipes.csv",
-                  "sluice: pipes has 3 pipes: a schedule of one or two pipes can be trained with; "
-                  "check and simulate take any number\n"}}) {
+                  "sluice: pipes has no stage of pipe 0 on device 1: there each stage is saved and "
+                  "its norm counted; let pipe 0 pass through every device\n"}}) {
     EXPECT_EQ(run(std::string("check ") + file).code, 0) << file;
     for (const char* command : {"train", "train --dry-run", "profile", "partition"}) {
       const Ran ran = run(command + flags(file));

@@ -1,0 +1,54 @@
+// The steps of which a rank has run ops and not yet updated the weights, where steps overlap: their
+// batches, and for each stage of the rank its versions of the weights and of the gradients. Step n
+// is window n - 1.
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+#include "sluice/run/plan.h"
+#include "sluice/runtime/batches.h"
+#include "sluice/runtime/stage_versions.h"
+
+namespace sluice {
+
+class OpenWindows {
+ public:
+  // The stages' weights are what `updates` updates left. All outlive it. REQUIRES: plan.endless.
+  OpenWindows(const RunPlan& plan, int device, const std::map<int, Stage*>& stages,
+              std::int64_t updates);
+
+  // The window whose ops the next part ends with; as many follow as may begin in it.
+  std::int64_t next() const { return next_; }
+  std::int64_t last() const;  // the last of these
+  bool has(std::int64_t window) const { return windows_.contains(window); }
+  void open(std::int64_t window, GlobalBatch batch);
+  const GlobalBatch& batch(std::int64_t window) const { return windows_.at(window).batch; }
+  const Microbatch& microbatch(int number) const;
+
+  void before(const Op& op);
+  void after(const Op& op);
+  // This rank's loss of the window that is next.
+  double loss() const;
+  // Around the update of that window.
+  void settle();
+  void before_update();
+  WindowCounts after_update();
+
+  std::int64_t weight_bytes() const;
+  std::int64_t gradient_bytes() const;
+
+ private:
+  struct Window {
+    GlobalBatch batch;
+    WindowCounts counts;
+  };
+
+  const RunPlan& plan_;
+  const std::map<int, Stage*>& stages_;
+  std::map<int, StageVersions> versions_;  // by stage
+  std::map<std::int64_t, Window> windows_;
+  std::int64_t next_;
+};
+
+}  // namespace sluice
