@@ -66,6 +66,13 @@ std::vector<Held> held_weights(Trainer& trainer) {
   return out;
 }
 
+Held held_as(const Parameter& parameter, std::string name, at::Tensor value) {
+  Held out = held(parameter);
+  out.piece.tensor.name = std::move(name);
+  out.tensor = std::move(value);
+  return out;
+}
+
 std::vector<Held> held_states(Trainer& trainer) {
   std::map<std::string_view, const Shard*> shards;
   for (const Parameter* parameter : trainer.parameters())
@@ -121,6 +128,10 @@ void Saver::save(std::int64_t step, const Note& note) {
   if (plan_.sharded() ? trainer_.mesh().replica() == 0 : trainer_.mesh().place().data == 0)
     for (const Held& weight : held_weights(trainer_))
       if (own.contains(weight.piece.tensor.name)) add(weight);
+  if (trainer_.older() && trainer_.mesh().place().data == 0)
+    for (const OlderWeights::Entry& entry : trainer_.older()->entries())
+      if (own.contains(entry.parameter->name))
+        add(held_as(*entry.parameter, entry.name, entry.value));
   if (trainer_.mesh().replica() == 0)
     for (const Held& state : held_states(trainer_)) {
       const std::string& name = state.piece.tensor.name;
@@ -175,6 +186,18 @@ bool read_part(const Checkpoint& checkpoint, const Held& part, bool tied) {
   checkpoint.read_box(stored, part.piece.box, bytes_of(read));
   if (!direct) part.tensor.copy_(read);
   return converts;
+}
+
+// Puts the weights of some updates ago in place. Whether the checkpoint has all of them.
+bool read_older(const Checkpoint& checkpoint, Trainer& trainer, int updates_ago, bool tied) {
+  for (int ago = 1; ago <= updates_ago; ++ago)
+    for (const Parameter* parameter : trainer.parameters())
+      if (!checkpoint.find(stored_name(older_name(parameter->name, ago), tied))) return false;
+  for (const Parameter* parameter : trainer.parameters())
+    read_part(checkpoint,
+              held_as(*parameter, older_name(parameter->name, updates_ago), parameter->value),
+              tied);
+  return true;
 }
 
 // Masters begin as the weights in the checkpoint, whatever their type; moments are zero already.
@@ -259,6 +282,12 @@ Resumed load_checkpoint(const Config& config, int rollback, Communicator& world,
     else if (read_part(checkpoint, state, tied))
       converted = true;
   resumed.step = checkpoint.manifest().info.step;
+  bool older_known = true;
+  trainer.go_on_from(resumed.step, [&](int updates_ago) {
+    const bool known = read_older(checkpoint, trainer, updates_ago, tied);
+    older_known = older_known && known;
+    return known;
+  });
   if (world.rank() != 0) return resumed;
   const std::string conversion = conversion_text(
       checkpoint, held(*trainer.parameters().front()).piece.tensor, converted, tied);
@@ -269,6 +298,10 @@ Resumed load_checkpoint(const Config& config, int rollback, Communicator& world,
     return resumed;
   }
   note(fmt::format("resumed from step {} of {}{}", resumed.step, path, conversion));
+  if (!older_known)
+    note(
+        "the run that saved it did not begin the next steps before that one's update, so this run "
+        "begins them with the weights of the checkpoint");
   if (const std::string settings = changed_settings(checkpoint, config); !settings.empty())
     note("resumed with other settings: " + settings);
   if (resumed.step >= config.training.steps)

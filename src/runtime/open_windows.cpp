@@ -14,10 +14,6 @@ OpenWindows::OpenWindows(const RunPlan& plan, int device, const std::map<int, St
     versions_.emplace(number, StageVersions(*stage, plan.schedule, accumulators, updates));
 }
 
-std::int64_t OpenWindows::last() const {
-  return std::min(next_ + plan_.endless->ahead(), plan_.config.training.steps - 1);
-}
-
 void OpenWindows::open(std::int64_t window, GlobalBatch batch) {
   const auto targets = batch.num_targets;
   for (const auto& [number, stage] : stages_)
@@ -56,6 +52,12 @@ void OpenWindows::settle() {
 void OpenWindows::before_update() {
   for (auto& [number, versions] : versions_)
     versions.before_update();
+}
+
+void OpenWindows::after_past_update() {
+  for (auto& [number, versions] : versions_)
+    versions.after_past_update();
+  ++next_;
 }
 
 WindowCounts OpenWindows::after_update() {

@@ -18,9 +18,8 @@ class OpenWindows {
   OpenWindows(const RunPlan& plan, int device, const std::map<int, Stage*>& stages,
               std::int64_t updates);
 
-  // The window whose ops the next part ends with; as many follow as may begin in it.
+  // The window whose update comes next.
   std::int64_t next() const { return next_; }
-  std::int64_t last() const;  // the last of these
   bool has(std::int64_t window) const { return windows_.contains(window); }
   void open(std::int64_t window, GlobalBatch batch);
   const GlobalBatch& batch(std::int64_t window) const { return windows_.at(window).batch; }
@@ -34,6 +33,8 @@ class OpenWindows {
   void settle();
   void before_update();
   WindowCounts after_update();
+  // As if an update of a window that was finished before this run began were just made.
+  void after_past_update();
 
   std::int64_t weight_bytes() const;
   std::int64_t gradient_bytes() const;

@@ -85,11 +85,15 @@ void StageVersions::before_update() {
   }
 }
 
-void StageVersions::after_update() {
+void StageVersions::after_past_update() {
   ++updates_;
   weights_.rename(updates_);
-  stage_.zero_gradients();
   drop_unused();
+}
+
+void StageVersions::after_update() {
+  stage_.zero_gradients();
+  after_past_update();
 }
 
 }  // namespace sluice

@@ -35,6 +35,9 @@ class StageVersions {
   // need; then the gradients are zero again.
   void before_update();
   void after_update();
+  // The same update, of a window that was finished before this run began: the gradients here are of
+  // later ones.
+  void after_past_update();
 
   std::int64_t updates() const { return updates_; }
   std::int64_t weight_bytes() const {  // of all versions kept

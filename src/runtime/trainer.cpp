@@ -49,10 +49,7 @@ Trainer::Trainer(const RunPlan& plan, const Dataset& data, Communicator& world,
       GradientSums::Parts{tensor_group_, data_parallel_, *copies_, local_, weights_});
   deferral_ = std::make_unique<Deferral>(plan_, *optimizer_, *copies_, data_parallel_, all_weights_,
                                          totals_);
-  if (plan.endless) {
-    windows_.emplace(plan_, mesh_.place().pipeline, local_, 0);
-    deferral_->set_before_update([this](const StepResult&) { windows_->before_update(); });
-  }
+  if (plan.endless) begin_windows(0);
   execution_of(plan.num_microbatches());
   plans_ = make_attention_plans(plan, machine, data);
 }
@@ -257,6 +254,68 @@ double Trainer::learning_rate_of(std::int64_t number) const {
                        config.training.steps, config.lr_scheduler.min_lr_ratio);
 }
 
+void Trainer::begin_windows(std::int64_t updates) {
+  const int device = mesh_.place().pipeline;
+  windows_.emplace(plan_, device, local_, updates);
+  std::vector<Parameter*> updated;
+  for (const auto& [number, stage] : stages_)
+    if (updates_stage(plan_, number, device))
+      for (Parameter* parameter : stage->parameters())
+        updated.push_back(parameter);
+  older_.emplace(std::move(updated), plan_.endless->ahead());
+  deferral_->set_before_update([this](const StepResult& result) {
+    windows_->before_update();
+    // Of several versions all but the last were made in steps before the one that is saved.
+    older_->before_update(saves_ && (older_->most() > 1 || saves_(result)));
+  });
+}
+
+void Trainer::open_windows(std::int64_t first, std::int64_t last) {
+  const std::int64_t batch_size = plan_.config.training.global_batch_size;
+  for (std::int64_t window = first; window <= std::min(last, plan_.config.training.steps - 1);
+       ++window)
+    if (!windows_->has(window))
+      windows_->open(window, on_device(load(data_, {window * batch_size, batch_size}, {})));
+}
+
+void Trainer::run_early(int part, std::int64_t window) {
+  Program program;
+  for (const EndlessSchedule::Early& early :
+       plan_.endless->early(mesh_.place().pipeline, static_cast<int>(window),
+                            static_cast<int>(plan_.config.training.steps)))
+    if (early.part == part) program.push_back(early.op);
+  Executor& executor = *execution_of(plan_.num_microbatches()).executor;
+  executor.set_program(std::move(program));
+  executor.start([this](int m) -> const Microbatch& { return windows_->microbatch(m); },
+                 plan_.shape.dim, kind_, std::chrono::steady_clock::now());
+  guarded([&] { return executor.finish_part(); });
+}
+
+void Trainer::go_on_from(std::int64_t number, const std::function<bool(int)>& older) {
+  if (!windows_ || number == 0) return;
+  std::vector<at::Tensor> newest;
+  for (const Parameter* parameter : parameters())
+    newest.push_back(parameter->value.clone());
+  const std::int64_t first = std::max<std::int64_t>(0, number - plan_.endless->ahead());
+  const bool known = older(static_cast<int>(number - first));
+  begin_windows(known ? first : number);
+  open_windows(number, number + plan_.endless->ahead());
+  for (std::int64_t part = first; part < number; ++part) {
+    run_early(static_cast<int>(part), number);
+    if (!known) continue;
+    windows_->settle();
+    windows_->before_update();
+    if (part + 1 < number) {
+      older(static_cast<int>(number - part - 1));
+    } else {
+      std::size_t n = 0;
+      for (Parameter* parameter : parameters())
+        parameter->value.copy_(newest[n++]);
+    }
+    windows_->after_past_update();
+  }
+}
+
 void Trainer::take_in() {
   if (!windows_) return;
   const int device = mesh_.place().pipeline;
@@ -269,11 +328,8 @@ void Trainer::take_in() {
 
 // One part of the run: the rest of the step, and what the steps behind it begin before its update.
 StepResult Trainer::overlapping_step(std::int64_t number, const std::function<bool()>& stop) {
-  const std::int64_t batch_size = plan_.config.training.global_batch_size;
   SLUICE_CHECK(windows_->next() == number - 1, "step {} after {}", number, windows_->next());
-  for (std::int64_t window = number - 1; window <= windows_->last(); ++window)
-    if (!windows_->has(window))
-      windows_->open(window, on_device(load(data_, {window * batch_size, batch_size}, {})));
+  open_windows(number - 1, number - 1 + plan_.endless->ahead());
   const GlobalBatch& batch = windows_->batch(number - 1);
   StepResult result;
   result.number = number;

@@ -20,6 +20,7 @@
 #include "sluice/runtime/batches.h"
 #include "sluice/runtime/deferral.h"
 #include "sluice/runtime/gradient_sums.h"
+#include "sluice/runtime/older_weights.h"
 #include "sluice/runtime/open_windows.h"
 #include "sluice/runtime/step_plans.h"
 
@@ -63,6 +64,16 @@ class Trainer {
   // has a target. REQUIRES: 1 to held_out.num_samples().
   double evaluate(const Dataset& held_out, std::int64_t num_samples);
 
+  // Where steps overlap, and the run goes on behind step `number`: does again what it had done of
+  // the steps behind that one. `older(k)` puts the weights before the last k updates in place, of
+  // all stages of this rank; false: they are not known, and the newest serve instead. Every rank
+  // calls it, with the weights of that step in place.
+  void go_on_from(std::int64_t number, const std::function<bool(int updates_ago)>& older);
+  // Which steps are to be saved when they are done; else nothing older is kept.
+  void set_saves(std::function<bool(const StepResult&)> saves) { saves_ = std::move(saves); }
+  // What go_on_from needs of this run; null where steps do not overlap.
+  const OlderWeights* older() const { return older_ ? &*older_ : nullptr; }
+
   // Where steps overlap: takes in what is under way between ranks, so that nothing is when the run
   // ends, or something else runs. Every rank calls it.
   void take_in();
@@ -80,6 +91,9 @@ class Trainer {
   const Traffic& traffic() const { return traffic_; }
 
  private:
+  void begin_windows(std::int64_t updates);
+  void open_windows(std::int64_t first, std::int64_t last);
+  void run_early(int part, std::int64_t window);
   StepResult overlapping_step(std::int64_t number, const std::function<bool()>& stop);
   GlobalBatch on_device(GlobalBatch batch) const;
   double learning_rate_of(std::int64_t number) const;
@@ -133,7 +147,9 @@ class Trainer {
   TotalsChain totals_;
   std::unique_ptr<GradientSums> sums_;
   std::unique_ptr<Deferral> deferral_;
-  std::optional<OpenWindows> windows_;            // where steps overlap
+  std::optional<OpenWindows> windows_;  // where steps overlap
+  std::optional<OlderWeights> older_;   // likewise
+  std::function<bool(const StepResult&)> saves_;
   GlobalBatch batch_;                             // of the step
   std::chrono::steady_clock::time_point origin_;  // of the times of a step
 };

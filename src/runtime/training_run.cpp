@@ -193,6 +193,9 @@ class Loop {
     first_ = resumed.step + 1;
     saver_.emplace(run.plan, world, trainer_, std::move(resumed), run.on_note);
     if (leads) reports_.emplace(run, world, saver_->run(), first_);
+    trainer_.set_saves([this](const StepResult& result) {
+      return !config_.checkpoint.folder.empty() && saves(result.number, result.stop);
+    });
     trainer_.set_on_plan([this](const std::string& line) { reports_->add_plan(line); });
   }
 
@@ -201,11 +204,17 @@ class Loop {
       take_step(last_step_ + 1);
       finish_step();
     }
+    trainer_.take_in();
     figures_.finish();
     return end();
   }
 
  private:
+  bool saves(std::int64_t number, bool stop) const {
+    const std::int64_t interval = config_.checkpoint.interval;
+    return (interval > 0 && number % interval == 0) || stop || number == config_.training.steps;
+  }
+
   bool validates(std::int64_t number) const {
     return run_.held_out &&
            (number % config_.validation.interval == 0 || number == config_.training.steps);
@@ -234,18 +243,13 @@ class Loop {
 
   // Settles, reports and saves the last step where that is due.
   void finish_step() {
-    const std::int64_t interval = config_.checkpoint.interval;
-    const auto saves = [&] {
-      return (interval > 0 && last_step_ % interval == 0) || stop_ ||
-             last_step_ == config_.training.steps;
-    };
-    if (saves() || validates(last_step_))
+    if (saves(last_step_, stop_) || validates(last_step_))
       if (const std::optional<StepResult> open = trainer_.settle()) report(*open);
     if (not_finite_ > 0) {
       figures_.finish();
       throw diverged(not_finite_, "the validation loss is not finite (nan or inf)");
     }
-    if (saves()) saver_->save(last_step_, run_.on_note);
+    if (saves(last_step_, stop_)) saver_->save(last_step_, run_.on_note);
   }
 
   void report(const StepResult& result) {
