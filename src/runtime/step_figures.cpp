@@ -37,6 +37,17 @@ RankFigures figures_of(const ExecutedStep& executed) {
   return figures;
 }
 
+WindowCounts counts_of(const std::vector<RankFigures>& ranks) {
+  WindowCounts all;
+  for (const RankFigures& rank : ranks) {
+    for (std::size_t n = 0; n < all.by_mismatch.size(); ++n)
+      all.by_mismatch[n] += rank.counts.by_mismatch[n];
+    all.gradients += rank.counts.gradients;
+    all.max_delay = std::max(all.max_delay, rank.counts.max_delay);
+  }
+  return all;
+}
+
 double bubble_of(const std::vector<RankFigures>& ranks) {
   double span = 0, ideal = 0;
   for (const RankFigures& rank : ranks) {

@@ -8,6 +8,7 @@
 
 #include "sluice/comm/mesh.h"
 #include "sluice/runtime/executor.h"
+#include "sluice/runtime/stage_versions.h"
 
 namespace sluice {
 
@@ -16,9 +17,12 @@ struct RankFigures {
   double start = 0, end = 0, busy = 0;
   double all_to_all = 0;  // seconds
   std::int64_t peak_bytes = 0;
+  WindowCounts counts;  // where steps overlap
 };
 
 RankFigures figures_of(const ExecutedStep& executed);
+// Over all ranks.
+WindowCounts counts_of(const std::vector<RankFigures>& ranks);
 // The share of a step's span that the busiest rank was idle.
 double bubble_of(const std::vector<RankFigures>& ranks);
 

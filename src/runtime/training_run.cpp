@@ -65,6 +65,16 @@ SharedMetrics shared_metrics(const StepResult& result, const std::vector<RankFig
   return shared;
 }
 
+StalenessMetrics staleness_metrics(const WindowCounts& counts) {
+  StalenessMetrics out;
+  out.mismatch.assign(counts.by_mismatch.begin(), counts.by_mismatch.end());
+  while (out.mismatch.size() > 1 && out.mismatch.back() == 0)
+    out.mismatch.pop_back();
+  out.max_delay = counts.max_delay;
+  out.gradients_counted = counts.gradients;
+  return out;
+}
+
 // What rank 0 says and writes of each step.
 class StepReports {
  public:
@@ -144,6 +154,7 @@ class StepReports {
     if (peak_tflops_ > 0) metrics.mfu = tflops / peak_tflops_;
     metrics.bubble = bubble_of(ranks);
     if (run_.plan.planner || run_.plan.batch_plans) metrics.shared = shared_metrics(result, ranks);
+    if (run_.plan.endless) metrics.staleness = staleness_metrics(counts_of(ranks));
     add_memory(ranks, metrics);
     return metrics;
   }
@@ -232,7 +243,9 @@ class Loop {
     seconds_[number] = std::chrono::duration<double>(Clock::now() - started).count();
     const StepResult* taken = trainer_.open_step();
     const ExecutedStep& executed = taken ? taken->executed : settled->executed;
-    figures_.post(figures_of(executed));
+    RankFigures figures = figures_of(executed);
+    if (settled && settled->counts) figures.counts = *settled->counts;
+    figures_.post(figures);
     timeline_ = executed.timeline;
     // The first step warms up, so its times are dropped as soon as there is a second one.
     if (number == first_ + 1) timings_ = {};

@@ -304,6 +304,47 @@ TEST(Asynchronous, AStashIsNeverLargerThanPredictedAndTrafficIsAsPredicted) {
   }
 }
 
+// Between steps, in the middle of those that have begun.
+TEST(Asynchronous, EvaluationUsesTheNewestWeightsAndDisturbsNothing) {
+  for (const Case& c : {Case{"amdp", 4, 8, AmdpOrder::a}, Case{"amdp", 4, 8, AmdpOrder::a, kStash},
+                        Case{"async-1f1b", 4, 2}}) {
+    SCOPED_TRACE(text(c));
+    const RunPlan plan = plan_run(config_of(c)).plan;
+    const Dataset data = data_of(plan);
+    const Trained undisturbed = train(plan, data, 4);
+    const auto evaluated = [&](const RunPlan& run, int steps,
+                               const std::map<std::string, at::Tensor>* weights,
+                               std::map<std::string, at::Tensor>* out) {
+      double loss = 0;
+      std::mutex mutex;
+      run_threads(run.mesh.size(), {}, [&](Communicator& world) {
+        at::set_num_threads(1);
+        Trainer trainer(run, data, world);
+        for (int n = 1; n <= std::min(steps, 3); ++n)
+          trainer.step(n);
+        if (weights)
+          for (Parameter* parameter : trainer.parameters())
+            parameter->value.copy_(weights->at(parameter->name));
+        const double here = trainer.evaluate(data, 32);
+        if (steps > 3) trainer.step(4);
+        trainer.take_in();
+        const std::lock_guard lock(mutex);
+        if (world.rank() == 0) loss = here;
+        for (const Parameter* parameter : trainer.parameters())
+          if (out) out->try_emplace(parameter->name, parameter->value.clone());
+      });
+      return loss;
+    };
+    std::map<std::string, at::Tensor> after_four;
+    const double loss = evaluated(plan, 4, nullptr, &after_four);
+    for (const auto& [name, weight] : undisturbed.weights)
+      EXPECT_TRUE(at::equal(weight, after_four.at(name))) << name;
+    const std::map<std::string, at::Tensor> after_three = train(plan, data, 3).weights;
+    const RunPlan serial = plan_run(config_of({"1f1b", 4, 8})).plan;
+    EXPECT_NEAR(loss, evaluated(serial, 0, &after_three, nullptr), 1e-9);
+  }
+}
+
 TEST(Asynchronous, FlushIsTheSynchronousStep) {
   const Dataset data(test::tokens(), {.sequence_length = 16, .vocab_size = 64, .seed = 3});
   Case reference{"1f1b", 2, 8};

@@ -48,6 +48,10 @@ std::string metrics_line(const StepMetrics& metrics, const std::string& run) {
                           json_number(planned->predicted_s), json_number(planned->plan_ms),
                           json_number(planned->plan_wait_s));
   }
+  if (const auto& staleness = metrics.staleness)
+    line += fmt::format(R"(,"mismatch":{},"max_delay":{},"gradients_counted":{})",
+                        json_list(staleness->mismatch), staleness->max_delay,
+                        staleness->gradients_counted);
   if (metrics.validation_loss)
     line += fmt::format(R"(,"validation_loss":{})", json_number(*metrics.validation_loss));
   return line + "}\n";

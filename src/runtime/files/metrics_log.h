@@ -24,6 +24,15 @@ struct SharedMetrics {
   std::optional<Planned> planned;  // where this run has planned the batch
 };
 
+// How old the weights of a step were, where steps overlap (docs/asynchronous.md): (stage,
+// microbatch) pairs by mismatch, from 0 up; the largest delay; and how many gradients of such pairs
+// were added up.
+struct StalenessMetrics {
+  std::vector<std::int64_t> mismatch;
+  std::int64_t max_delay = 0;
+  std::int64_t gradients_counted = 0;
+};
+
 struct StepMetrics {
   std::int64_t step = 0;
   double time = 0;  // when the step ended, in seconds since 1970
@@ -41,6 +50,7 @@ struct StepMetrics {
   std::vector<std::int64_t> peak_stash_bytes;  // per rank
   std::vector<std::int64_t> predicted_peak_stash_bytes;
   std::optional<SharedMetrics> shared;
+  std::optional<StalenessMetrics> staleness;
   std::optional<double> validation_loss;  // only in rows of a validation
 };
 

@@ -1,0 +1,165 @@
+// sluice train with asynchronous schedules, as users meet them: killed, stopped, resumed,
+// validated.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "sluice/base/text.h"
+#include "support/golden.h"
+#include "support/tiny_run.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::json;
+using test::Ran;
+
+// Four devices; the learning rate is constant, so that a short run is the beginning of a long one.
+constexpr const char* kRun =
+    "--parallelism.pipeline_parallel_degree=4 --parallelism.pipeline_parallel_schedule=amdp "
+    "--training.global_batch_size=16 --parallelism.num_microbatches=8 "
+    "--lr_scheduler.min_lr_ratio=1 ";
+
+class TrainAsynchronous : public test::TinyRun {
+ protected:
+  std::vector<Json> rows() const {
+    std::vector<Json> out;
+    const std::string all = test::read_text(folder_.path() + "/metrics/metrics.jsonl");
+    for (const std::string_view line : split(all, '\n'))
+      if (!line.empty()) out.push_back(Json::parse(line));
+    return out;
+  }
+  std::vector<double> losses() const {
+    std::vector<double> out;
+    for (const Json& row : rows())
+      out.push_back(row["loss"].get<double>());
+    return out;
+  }
+  std::string weights() const {
+    const Ran ran = sluice("inspect checkpoints --format json");
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    return ran.code == 0 ? Json::parse(ran.out)["weights_sha256"] : "";
+  }
+  void expect_refused(const std::string& flags, const std::vector<std::string>& parts) const {
+    SCOPED_TRACE(flags);
+    for (const char* dry : {"--dry-run ", ""}) {
+      const Ran ran = train(kRun + flags + dry);
+      EXPECT_EQ(ran.code, 2) << ran.err;
+      EXPECT_EQ(ran.out, "");
+      EXPECT_EQ(split(ran.err, '\n').size(), 2U) << ran.err;
+      for (const std::string& part : parts)
+        EXPECT_NE(ran.err.find(part), std::string::npos) << ran.err;
+    }
+  }
+};
+
+const std::vector<std::string> kWays = {
+    "--asynchronous.order=A ",
+    "--asynchronous.order=R --asynchronous.weights=stash ",
+    "--asynchronous.order=T --parallelism.data_parallel_shard_degree=2 ",
+    "--parallelism.pipeline_parallel_schedule=async-1f1b --parallelism.num_microbatches=2 ",
+    "--parallelism.pipeline_parallel_schedule=pipedream --parallelism.num_microbatches=1 ",
+};
+
+TEST_F(TrainAsynchronous, AKilledRunResumesWithTheSameBits) {
+  for (const std::string& way : kWays) {
+    SCOPED_TRACE(way);
+    clear();
+    const std::string flags = kRun + way + "--validation.interval=0 ";
+    const int saved = killed_after_save(flags + "--training.steps=1000000");
+    ASSERT_GT(saved, 0);
+    const std::string rest = flags + fmt::format("--training.steps={}", saved + 4);
+    const Ran resumed = train(rest);
+    ASSERT_EQ(resumed.code, 0) << resumed.err;
+    EXPECT_NE(resumed.err.find(fmt::format("resumed from step {}", saved)), std::string::npos)
+        << resumed.err;
+    EXPECT_EQ(resumed.err.find("begins them with"), std::string::npos) << resumed.err;
+    const std::string bits = weights();
+    const std::vector<double> found = losses();
+    clear();
+    ASSERT_EQ(train(rest).code, 0);
+    EXPECT_EQ(weights(), bits);
+    EXPECT_EQ(losses(), found);
+  }
+}
+
+TEST_F(TrainAsynchronous, AStoppedRunSavesAtOnceAndResumesWithTheSameBits) {
+  const std::string flags = kRun + kWays[0] + "--checkpoint.interval=0 --validation.interval=0 ";
+  const Ran stopped = test::run_shell(
+      fmt::format("taskset -c 0 '{}' train run.toml {} --training.steps=1000000 >out 2>err & "
+                  "pid=$!; while [ ! -s metrics/metrics.jsonl ] && kill -0 $pid; do sleep 0.01; "
+                  "done; kill -TERM $pid; wait $pid",
+                  SLUICE_ENGINE_BINARY, flags),
+      folder_.path());
+  ASSERT_EQ(stopped.code, 143) << test::read_text(folder_.path() + "/err");
+  const std::string latest = test::read_text(folder_.path() + "/checkpoints/LATEST");
+  const int saved = std::stoi(latest.substr(latest.find('-') + 1));
+  const std::string rest = flags + fmt::format("--training.steps={}", saved + 4);
+  ASSERT_EQ(train(rest).code, 0);
+  const std::string bits = weights();
+  clear();
+  ASSERT_EQ(train(rest).code, 0);
+  EXPECT_EQ(weights(), bits);
+}
+
+TEST_F(TrainAsynchronous, ValidationDisturbsNothing) {
+  for (const std::string& way : {kWays[0], kWays[3]}) {
+    clear();
+    ASSERT_EQ(train(kRun + way + "--validation.interval=0").code, 0);
+    const std::string bits = weights();
+    clear();
+    const Ran ran = train(kRun + way + "--validation.interval=2");
+    ASSERT_EQ(ran.code, 0) << ran.err;
+    EXPECT_EQ(weights(), bits);
+  }
+}
+
+TEST_F(TrainAsynchronous, MetricsSayHowOldTheWeightsWere) {
+  ASSERT_EQ(train(std::string(kRun) + "--asynchronous.order=A").code, 0);
+  const std::vector<Json> all = rows();
+  ASSERT_EQ(all.size(), 12U);
+  EXPECT_EQ(all[0]["mismatch"], Json({32}));
+  EXPECT_EQ(all[0]["max_delay"], 0);
+  for (std::size_t n = 1; n < all.size(); ++n) {
+    EXPECT_EQ(all[n]["mismatch"], Json({20, 12}));  // (u - 1) / M of 32
+    EXPECT_EQ(all[n]["max_delay"], 1);
+    EXPECT_EQ(all[n]["gradients_counted"], 32);
+  }
+  clear();
+  ASSERT_EQ(train(std::string(kRun) + "--asynchronous.flush").code, 0);
+  EXPECT_FALSE(rows().front().contains("mismatch"));
+}
+
+TEST_F(TrainAsynchronous, ACheckpointOfASynchronousRunGoesOn) {
+  ASSERT_EQ(train(std::string(kRun) + "--asynchronous.flush --training.steps=4").code, 0);
+  const Ran ran = train(std::string(kRun) + "--training.steps=8");
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_NE(ran.err.find("begins them with the weights of the checkpoint"), std::string::npos)
+      << ran.err;
+  // And the other way round.
+  const Ran back = train(std::string(kRun) + "--asynchronous.flush --training.steps=10");
+  EXPECT_EQ(back.code, 0) << back.err;
+}
+
+TEST_F(TrainAsynchronous, WhatDoesNotFitIsRefusedInOneLine) {
+  expect_refused("--asynchronous.order=A --parallelism.num_microbatches=2 ",
+                 {"parallelism.num_microbatches is 2", "a multiple of 4"});
+  expect_refused(
+      "--asynchronous.order=T --parallelism.pipeline_parallel_degree=3 "
+      "--model.layers=3 --training.global_batch_size=8 ",
+      {"parallelism.pipeline_parallel_degree is 3: order T needs an even number"});
+  expect_refused("--parallelism.pipeline_parallel_degree=1 ",
+                 {"parallelism.pipeline_parallel_degree is 1: amdp needs at least 2"});
+  expect_refused("--parallelism.deferred_validation ", {"deferred_validation is true", "amdp"});
+  expect_refused("--parallelism.fuse_backward ", {"asynchronous.backward = fused"});
+  expect_refused("--asynchronous.pipes=2 --asynchronous.order=A ",
+                 {"asynchronous.pipes is 2", "order frozen takes any"});
+  expect_refused("--parallelism.slices=2 ", {"parallelism.slices is 2: amdp does not cut"});
+  const Ran ran = train(std::string(kRun) + "--asynchronous.max_mismatch=0 --dry-run");
+  EXPECT_EQ(ran.code, 1) << ran.err;
+  EXPECT_NE(ran.err.find("the mismatch may be 0 at most"), std::string::npos) << ran.err;
+}
+
+}  // namespace
+}  // namespace sluice
