@@ -19,6 +19,8 @@
 #include "sluice/runtime/rank_device.h"
 #include "sluice/runtime/ranks.h"
 #include "sluice/runtime/training_run.h"
+#include "sluice/sim/simulate.h"
+#include "sluice/sim/steady.h"
 
 namespace sluice::cli {
 namespace {
@@ -30,6 +32,15 @@ std::string stopped_text(const CheckpointConfig& checkpoint, std::int64_t step) 
                      checkpoint.load == "latest" ? "" : " with --checkpoint.load=latest");
 }
 
+// The mean step beside its prediction.
+void report_overlapping(const RunEnd& end, Progress& progress) {
+  const auto steady =
+      steady_window(end.schedule, *end.costs, {}, simulate(end.schedule, *end.costs));
+  if (!end.step_s || !steady) return;
+  progress.note(fmt::format("a step: {:.4g} s measured, {:.4g} s predicted (ratio {:.3f})",
+                            *end.step_s, steady->added, *end.step_s / steady->added));
+}
+
 // The last step beside its prediction, for all ranks.
 void report_step(const TrainRequest& request, RunEnd end, Progress& progress) {
   if (!end.costs) {
@@ -38,6 +49,7 @@ void report_step(const TrainRequest& request, RunEnd end, Progress& progress) {
         "--trace is {}: no step is left to run, so there is nothing to draw; raise training.steps",
         request.trace);
   }
+  if (end.schedule.num_windows > 1) return report_overlapping(end, progress);
   const StepComparison step = compare_step(end.schedule, std::move(end.devices), *end.costs);
   if (!request.trace.empty()) write_trace(request.trace, step);
   progress.note(step.line());
@@ -49,7 +61,15 @@ ExitCode run(const TrainRequest& request) {
   const RunPlan& plan = planned.plan;
   const Config& config = plan.config;
   const Datasets data = open_datasets(config);
-  if (!request.trace.empty()) check_trace(request.trace);
+  if (!request.trace.empty()) {
+    if (plan.endless)
+      throw user_error(
+          "--trace is {}: it draws a step, and with {} each step runs into the next; leave the "
+          "flag "
+          "out, or set asynchronous.flush = true; sluice simulate draws several steps",
+          request.trace, plan.schedule.name);
+    check_trace(request.trace);
+  }
   check_memory(plan);
 
   std::signal(SIGPIPE, SIG_IGN);  // the run goes on when the reader of its lines has left

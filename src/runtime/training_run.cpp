@@ -243,6 +243,7 @@ class Loop {
     seconds_[number] = std::chrono::duration<double>(Clock::now() - started).count();
     const StepResult* taken = trainer_.open_step();
     const ExecutedStep& executed = taken ? taken->executed : settled->executed;
+    if (run_.plan.endless) ended_.push_back(Clock::now());
     RankFigures figures = figures_of(executed);
     if (settled && settled->counts) figures.counts = *settled->counts;
     figures_.post(figures);
@@ -284,6 +285,7 @@ class Loop {
     end.stopped = stop_ && last_step_ < config_.training.steps;
     end.devices = gather_timelines(timeline_, trainer_.mesh());
     if (last_step_ >= first_) {
+      end.step_s = mean_overlapping_step();
       const RunPlan step = plan_of_step(run_, last_step_, trainer_.batch_plan());
       end.schedule = step.schedule;
       end.costs = byte_costs(step);
@@ -291,6 +293,17 @@ class Loop {
     }
     if (reports_ && reports_->lost_row()) std::rethrow_exception(reports_->lost_row());
     return end;
+  }
+
+  // Steps as they follow one another: a rank ends each with the same update.
+  std::optional<double> mean_overlapping_step() const {
+    if (!run_.plan.endless) return std::nullopt;
+    const std::int64_t ends = run_.plan.endless->head() + run_.plan.endless->ahead();
+    const auto steps = std::ssize(ended_) - 1;  // all but the first
+    if (steps <= 2 * ends) return std::nullopt;
+    const auto at = [&](std::int64_t n) { return ended_[static_cast<std::size_t>(n)]; };
+    return std::chrono::duration<double>(at(steps - ends) - at(ends)).count() /
+           static_cast<double>(steps - 2 * ends);
   }
 
   const TrainingRun& run_;
@@ -303,6 +316,7 @@ class Loop {
   DeviceTimeline timeline_;  // of the last step
   OpTimings timings_;
   std::map<std::int64_t, double> seconds_;  // of steps that are not reported yet
+  std::vector<Clock::time_point> ended_;    // of every step, where steps overlap
   std::int64_t first_ = 1, last_step_ = 0;
   std::int64_t not_finite_ = 0;  // the step whose validation loss is not finite
   bool stop_ = false;

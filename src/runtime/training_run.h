@@ -37,6 +37,9 @@ struct RunEnd {
   bool stopped = false;                 // before the last step, by `stop`
   std::vector<DeviceTimeline> devices;  // of the last step; all of them on rank 0, else none
   Schedule schedule;                    // likewise, on every rank
+  // Where steps overlap, what one took in the mean, the first and the last few left out, in which
+  // not all devices are at work; nothing where there were no others.
+  std::optional<double> step_s;
   // What the ops took in this run, and the bytes they keep; messages are free. None where no step
   // was taken.
   std::optional<Costs> costs;
