@@ -12,7 +12,7 @@ namespace sluice::cli {
 namespace {
 
 // The fields that texts of the library name; a word of a user's between backquotes stays.
-constexpr std::array<std::string_view, 25> kFields = {"cluster.device",
+constexpr std::array<std::string_view, 34> kFields = {"cluster.device",
                                                       "comm.backend",
                                                       "data.path",
                                                       "block",
@@ -36,7 +36,16 @@ constexpr std::array<std::string_view, 25> kFields = {"cluster.device",
                                                       "sequence_length",
                                                       "stages_per_device",
                                                       "max_length",
-                                                      "min_degree"};
+                                                      "min_degree",
+                                                      "windows",
+                                                      "order",
+                                                      "pipes",
+                                                      "in_flight",
+                                                      "border",
+                                                      "update_slot",
+                                                      "weights",
+                                                      "max_mismatch",
+                                                      "max_delay"};
 
 std::string flag_of(std::string_view field) {
   if (field == "field") return "flag";

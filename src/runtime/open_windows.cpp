@@ -50,8 +50,12 @@ void OpenWindows::settle() {
 }
 
 void OpenWindows::before_update() {
-  for (auto& [number, versions] : versions_)
+  std::int64_t bytes = 0;
+  for (auto& [number, versions] : versions_) {
     versions.before_update();
+    bytes += versions.weight_bytes();
+  }
+  peak_weight_bytes_ = std::max(peak_weight_bytes_, bytes);
 }
 
 void OpenWindows::after_past_update() {
@@ -68,13 +72,6 @@ WindowCounts OpenWindows::after_update() {
   const WindowCounts counts = windows_.extract(next_).mapped().counts;
   ++next_;
   return counts;
-}
-
-std::int64_t OpenWindows::weight_bytes() const {
-  std::int64_t bytes = 0;
-  for (const auto& [number, versions] : versions_)
-    bytes += versions.weight_bytes();
-  return bytes;
 }
 
 std::int64_t OpenWindows::gradient_bytes() const {

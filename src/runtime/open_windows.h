@@ -36,7 +36,8 @@ class OpenWindows {
   // As if an update of a window that was finished before this run began were just made.
   void after_past_update();
 
-  std::int64_t weight_bytes() const;
+  // What all versions of the weights took at most, and the gradients of all windows.
+  std::int64_t peak_weight_bytes() const { return peak_weight_bytes_; }
   std::int64_t gradient_bytes() const;
 
  private:
@@ -50,6 +51,7 @@ class OpenWindows {
   std::map<int, StageVersions> versions_;  // by stage
   std::map<std::int64_t, Window> windows_;
   std::int64_t next_;
+  std::int64_t peak_weight_bytes_ = 0;
 };
 
 }  // namespace sluice

@@ -60,16 +60,21 @@ void StageVersions::after(const Op& op) {
   drop_unused();
 }
 
+bool StageVersions::is_used(std::int64_t version) const {
+  return std::any_of(used_.begin(), used_.end(),
+                     [&](const auto& entry) { return entry.second == version; });
+}
+
+// Of the versions from `oldest` on all are kept, of earlier ones those that open microbatches use.
 // REQUIRES: the newest are in place.
+void StageVersions::drop_before(std::int64_t oldest) {
+  for (const std::int64_t version : weights_.keys())
+    if (version < oldest && !is_used(version)) weights_.drop(version);
+}
+
 void StageVersions::drop_unused() {
-  for (const std::int64_t version : weights_.keys()) {
-    const bool used = std::any_of(used_.begin(), used_.end(),
-                                  [&](const auto& entry) { return entry.second == version; });
-    // What is to come of the window after the last update uses the weights before it.
-    const bool needed = rule_ == WeightVersions::previous && version + 1 >= updates_;
-    if (used || needed || version == updates_) continue;
-    weights_.drop(version);
-  }
+  // What is to come of the window after the last update uses the weights before it.
+  drop_before(rule_ == WeightVersions::previous ? updates_ - 1 : updates_);
 }
 
 void StageVersions::settle(std::int64_t window) {
@@ -78,11 +83,9 @@ void StageVersions::settle(std::int64_t window) {
 }
 
 void StageVersions::before_update() {
-  const bool used = std::any_of(used_.begin(), used_.end(),
-                                [&](const auto& entry) { return entry.second == updates_; });
-  if (rule_ == WeightVersions::previous || (rule_ == WeightVersions::stash && used)) {
+  drop_before(updates_);  // the window is done, and what comes uses newer ones
+  if (rule_ == WeightVersions::previous || (rule_ == WeightVersions::stash && is_used(updates_)))
     weights_.add_copy(updates_);
-  }
 }
 
 void StageVersions::after_past_update() {

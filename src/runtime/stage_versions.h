@@ -49,6 +49,8 @@ class StageVersions {
 
  private:
   std::int64_t version_of_forward(std::int64_t window) const;
+  bool is_used(std::int64_t version) const;
+  void drop_before(std::int64_t oldest);
   void drop_unused();
 
   Stage& stage_;

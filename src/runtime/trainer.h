@@ -86,6 +86,7 @@ class Trainer {
   // Whether this rank holds the stage and the name (of a weight, or of a state of it) is of it.
   bool holds(int stage, const std::string& name);
   const Mesh& mesh() const { return mesh_; }
+  const OpenWindows* windows() const { return windows_ ? &*windows_ : nullptr; }
   const AttentionPlans& plans() const { return plans_; }  // this rank's
   // What this rank has sent so far.
   const Traffic& traffic() const { return traffic_; }

@@ -88,6 +88,19 @@ TEST(Mistakes, BadInputGetsOneClearLine) {
 }
 
 // Whether its size is known beforehand (a file) or not (a pipe, a device).
+TEST(Mistakes, FlagsOfAsynchronousSchedulesAreCalledAsTheyAreGiven) {
+  expect_error("schedule amdp -d 4 -m 8 --order A --update-slot 9", 2,
+               {"--update-slot is 9: order A on 4 devices loses no gradient with 3 to 4"});
+  expect_error("schedule 1f1b -d 4 -m 8 --windows 2", 2, {"--windows is 2: 1f1b updates"});
+  expect_error("schedule amdp -d 4 -m 8 --order R --in-flight 3", 2, {"--in-flight is 3"});
+  expect_error("schedule amdp -d 4 -m 8 --order R --pipes 3", 2, {"--pipes is 3"});
+  expect_error("schedule amdp -d 4 -m 8 --order R --border 2", 2, {"--border is 2"});
+  expect_error("schedule 1f1b -d 4 -m 8 --order R", 2, {"--order is R"});
+  expect_error("schedule 1f1b -d 4 -m 8 --weights stash", 2, {"--weights is stash"});
+  expect_error("schedule 1f1b -d 4 -m 8 --max-mismatch 1", 2, {"--max-mismatch is 1"});
+  expect_error("schedule 1f1b -d 4 -m 8 --max-delay 1", 2, {"--max-delay is 1"});
+}
+
 TEST(Mistakes, FilesWithoutEndAreRefused) {
   const TemporaryFolder folder;
   const std::string huge = folder.path() + "/huge";

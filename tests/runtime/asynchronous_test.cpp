@@ -90,6 +90,7 @@ Trained train(const RunPlan& plan, const Dataset& data, int steps,
   Trained trained;
   trained.peaks.resize(static_cast<std::size_t>(plan.mesh.pipeline));
   trained.traffic.resize(static_cast<std::size_t>(plan.mesh.size()));
+  trained.bytes.resize(static_cast<std::size_t>(plan.mesh.pipeline));
   std::mutex mutex;
   run_threads(plan.mesh.size(), {}, [&](Communicator& world) {
     at::set_num_threads(1);
@@ -112,6 +113,14 @@ Trained train(const RunPlan& plan, const Dataset& data, int steps,
     }
     trainer.take_in();
     const std::lock_guard lock(mutex);
+    WeightBytes& bytes = trained.bytes[static_cast<std::size_t>(place.pipeline)];
+    if (const OpenWindows* windows = trainer.windows()) {
+      bytes.weights = windows->peak_weight_bytes();
+      bytes.gradients = windows->gradient_bytes();
+    }
+    bytes.optimizer = 0;
+    for (const Optimizer::State& state : trainer.optimizer().states())
+      bytes.optimizer += static_cast<std::int64_t>(state.tensor.nbytes());
     trained.traffic[static_cast<std::size_t>(world.rank())] = trainer.traffic();
     if (place.data == 0 && place.tensor == 0)
       for (const Parameter* parameter : trainer.parameters()) {
@@ -284,6 +293,27 @@ TEST(Asynchronous, MismatchAndDelayAreAtMostOneAndEveryGradientCountsOnce) {
       EXPECT_EQ(counts.by_mismatch[1], staleness.pairs_by_mismatch[1]);
     }
   }
+}
+
+TEST(Asynchronous, WeightsGradientsAndStatesTakeWhatTheDryRunSays) {
+  for (const UsedWeights weights : {UsedWeights::newest, kStash})
+    for (const Case& c :
+         {Case{"amdp", 4, 8, AmdpOrder::a, weights}, Case{"amdp", 4, 8, AmdpOrder::r, weights},
+          Case{"amdp", 4, 8, AmdpOrder::t, weights}, Case{"amdp", 8, 8, AmdpOrder::a, weights},
+          Case{"async-1f1b", 4, 4, AmdpOrder::automatic, weights},
+          Case{"pipedream", 4, 1, AmdpOrder::automatic, weights}, Case{"pipedream-2bw", 4, 4}}) {
+      SCOPED_TRACE(text(c));
+      const RunPlan plan = plan_run(config_of(c)).plan;
+      const Dataset data = data_of(plan);
+      const Trained trained = train(plan, data, kSteps);
+      const std::vector<RankMemory> predicted = memory_by_rank(plan);
+      for (std::size_t d = 0; d < trained.bytes.size(); ++d) {
+        EXPECT_EQ(trained.bytes[d].weights, predicted[d].weights) << "device " << d;
+        EXPECT_EQ(trained.bytes[d].gradients, predicted[d].gradients) << "device " << d;
+        EXPECT_EQ(trained.bytes[d].optimizer, predicted[d].optimizer) << "device " << d;
+        EXPECT_EQ(trained.peaks[d], predicted[d].stash) << "device " << d;
+      }
+    }
 }
 
 TEST(Asynchronous, AStashIsNeverLargerThanPredictedAndTrafficIsAsPredicted) {
