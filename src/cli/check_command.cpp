@@ -11,7 +11,7 @@ namespace {
 
 struct Flags {
   std::string file;
-  int buffers = -1;
+  int buffers = -1, max_mismatch = -1, max_delay = -1;
   OutputFlags output;
 };
 
@@ -19,7 +19,17 @@ void run(const Flags& flags, ExitCode& exit_code) {
   const bool json = flags.output.format("text,json") == Format::json;
   PricedSchedule checked;
   checked.schedule = read_schedule_file(flags.file);
-  checked.validation = validate(checked.schedule, {.max_buffers = flags.buffers});
+  for (const auto& [flag, value] : {std::pair{"--max-mismatch", flags.max_mismatch},
+                                    std::pair{"--max-delay", flags.max_delay}})
+    if (value >= 0 && checked.schedule.num_windows == 1)
+      throw user_error(
+          "{} is {}: {} has one window, so no update comes between its ops; leave the flag out",
+          flag, value, printable(flags.file));
+  checked.validation =
+      validate(checked.schedule, {.max_buffers = flags.buffers,
+                                  .staleness = {flags.max_mismatch, flags.max_delay}});
+  if (checked.validation.valid() && checked.schedule.num_windows > 1)
+    checked.staleness = staleness_of(checked.schedule);
   exit_code = checked.validation.valid() ? ExitCode::ok : ExitCode::invalid_schedule;
   if (json) return flags.output.write(schedule_json(checked, false));
   if (!checked.validation.valid()) {
@@ -45,6 +55,10 @@ void add_check(CLI::App& app, ExitCode& exit_code) {
       ->required();
   add_int(*command, "--buffers", flags->buffers, 0, 1 << 30,
           "call it invalid if a device needs more than N receive buffers");
+  add_int(*command, "--max-mismatch", flags->max_mismatch, 0, 1 << 20,
+          "call it invalid if more updates than this come between a forward and its backward");
+  add_int(*command, "--max-delay", flags->max_delay, 0, 1 << 20,
+          "call it invalid if the weights of a forward lack more updates than this");
   flags->output.add(*command, "text (default), json");
   command->callback([flags, &exit_code] { run(*flags, exit_code); });
 }

@@ -69,7 +69,12 @@ void run(Flags& flags) {
   Comparison comparison = compare_schedules(request);
   for (auto& [label, reason] : comparison.left_out)
     reason = as_flags(reason);
-  if (comparison.rows.empty()) {
+  if (format == Format::svg && comparison.rows.empty() && !comparison.windows.empty())
+    throw user_error(
+        "--format is svg: it draws makespans against memory, and {} goes on from one update to the "
+        "next; use text or json",
+        comparison.windows.front().label);
+  if (comparison.rows.empty() && comparison.windows.empty()) {
     // The first asks least of all.
     const auto& [label, reason] = comparison.left_out.front();
     throw user_error("nothing to compare: {}: {}", label, reason);

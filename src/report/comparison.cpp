@@ -25,8 +25,7 @@ std::vector<Variant> variants(const ComparisonRequest& request) {
   std::vector<Variant> out;
   for (const Generator* generator :
        request.generators.empty() ? all_generators() : request.generators) {
-    // One that goes on from update to update is not measured by a single step.
-    if (request.generators.empty() && generator->knobs.windows) continue;
+    if (generator->knobs.windows) continue;  // compare_windows
     const Knobs& knobs = generator->knobs;
     if (knobs.block) continue;
     if (knobs.memory_cap) {
@@ -158,7 +157,7 @@ const ComparedRow* reference_of(const Comparison& comparison, const ComparisonRe
     other = price_variant(request, {&find_generator("1f1b")});
     return &other;
   } catch (const UserError&) {
-    return &comparison.rows.front();
+    return comparison.rows.empty() ? nullptr : &comparison.rows.front();
   }
 }
 
@@ -185,13 +184,16 @@ Comparison compare_schedules(const ComparisonRequest& request) {
       out.left_out.emplace_back(label, error.what());
     }
   }
-  if (out.rows.empty()) return out;
+  compare_windows(request, out);
+  if (out.rows.empty() && out.windows.empty()) return out;
   std::stable_sort(
       out.rows.begin(), out.rows.end(), [](const ComparedRow& a, const ComparedRow& b) {
         return std::pair(a.sim.makespan, a.memory()) < std::pair(b.sim.makespan, b.memory());
       });
   ComparedRow other;
-  const ComparedRow& reference = *reference_of(out, request, other);
+  const ComparedRow* const found = reference_of(out, request, other);
+  if (!found) return out;
+  const ComparedRow& reference = *found;
   out.reference = reference.label;
   const double makespan = reference.sim.makespan, memory = reference.memory();
   double least = 1e300;
@@ -201,6 +203,8 @@ Comparison compare_schedules(const ComparisonRequest& request) {
     row.frontier = row.memory() < least * (1 - 1e-12);
     least = std::min(least, row.memory());
   }
+  for (ComparedWindow& window : out.windows)
+    window.relative_seconds = makespan > 0 ? window.seconds / makespan : 0;
   return out;
 }
 

@@ -40,15 +40,32 @@ struct ComparedRow {
   double memory() const { return sim.max_peak_bytes > 0 ? sim.max_peak_bytes : peak; }
 };
 
+// A schedule that goes on from one update of the weights to the next: what one more window takes.
+struct ComparedWindow {
+  std::string label;
+  std::string command;
+  double seconds = 0;           // or whatever the unit of the times is
+  double relative_seconds = 0;  // to the makespan of the reference's step
+  double at_work = 0;           // share of it that the busiest device works
+  double peak = 0;              // device-microbatches
+  int weight_copies = 1;        // at most on a device, each of 1/p of the model
+  int max_mismatch = 0;
+  double mismatch_share = 0;
+  int max_delay = 0;
+};
+
 struct Comparison {
   std::vector<ComparedRow> rows;  // fastest first, by makespan
+  std::vector<ComparedWindow> windows;  // likewise
   std::string reference;          // 1f1b, or the fastest row where that is not to be had
   std::vector<std::pair<std::string, std::string>> left_out;  // label, reason
 };
 
 Comparison compare_schedules(const ComparisonRequest& request);
+// Its windows and what of them is left out; relative_seconds is not filled in.
+void compare_windows(const ComparisonRequest& request, Comparison& comparison);
 
-// REQUIRES: rows.
+// REQUIRES: rows or windows.
 std::string comparison_text(const ComparisonRequest& request, const Comparison& comparison);
 std::string comparison_json(const ComparisonRequest& request, const Comparison& comparison);
 std::string comparison_svg(const ComparisonRequest& request, const Comparison& comparison);

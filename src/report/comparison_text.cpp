@@ -50,9 +50,8 @@ Json row_json(const ComparedRow& row) {
   return out;
 }
 
-}  // namespace
-
-std::string comparison_text(const ComparisonRequest& request, const Comparison& comparison) {
+// The table of schedules that end each step before the next begins.
+std::string rows_text(const Comparison& comparison) {
   const bool bytes = comparison.rows.front().sim.max_peak_bytes > 0;
   const std::string of = "of " + reference_name(comparison);
   const auto columns = [&](std::vector<std::string> cells) {
@@ -69,18 +68,66 @@ std::string comparison_text(const ComparisonRequest& request, const Comparison& 
                  fmt::format("{:.3f}", row.relative_peak), fmt::format("{:.6g}", row.sim.span),
                  fmt::format("{:.6g}", row.sim.bubble),
                  fmt::format("{:.2f}%", 100 * row.sim.bubble_rate), row.frontier ? "*" : ""}));
-  std::size_t width = 0;
-  for (const ComparedRow& row : comparison.rows)
-    width = std::max(width, row.label.size());
-  std::string out = title(request) + "\n\n" + table.text() +
-                    "\nranked by makespan; * no faster schedule here needs as little memory\n"
-                    "peak in device-microbatches; span and bubble presume deferred validation, "
-                    "which lets steps overlap\n";
+  return table.text();
+}
+
+std::string windows_text(const Comparison& comparison) {
+  const std::string of =
+      comparison.reference.empty() ? "" : "of a step of " + reference_name(comparison);
+  TextTable table({"schedule", "window", of, "at work", "peak", "copies", "mismatch", "of pairs",
+                   "delay"});
+  for (const ComparedWindow& row : comparison.windows)
+    table.add({row.label, fmt::format("{:.6g}", row.seconds),
+               of.empty() ? "" : fmt::format("{:.3f}", row.relative_seconds),
+               fmt::format("{:.1f}%", 100 * row.at_work), fmt::format("{:.4g}", row.peak),
+               fmt::format("{}", row.weight_copies), fmt::format("{}", row.max_mismatch),
+               fmt::format("{:.1f}%", 100 * row.mismatch_share),
+               fmt::format("{}", row.max_delay)});
+  return table.text();
+}
+
+Json window_json(const ComparedWindow& row) {
+  return {{"name", row.label},
+          {"command", row.command},
+          {"window", row.seconds},
+          {"relative_window", row.relative_seconds},
+          {"steady_utilisation", row.at_work},
+          {"peak", row.peak},
+          {"weight_copies", row.weight_copies},
+          {"max_mismatch", row.max_mismatch},
+          {"mismatch_share", row.mismatch_share},
+          {"max_delay", row.max_delay}};
+}
+
+}  // namespace
+
+std::string comparison_text(const ComparisonRequest& request, const Comparison& comparison) {
+  std::string out = title(request) + "\n";
+  if (!comparison.rows.empty())
+    out += "\n" + rows_text(comparison) +
+           "\nranked by makespan; * no faster schedule here needs as little memory\n"
+           "peak in device-microbatches; span and bubble presume deferred validation, "
+           "which lets steps overlap\n";
+  if (!comparison.windows.empty())
+    out += fmt::format(
+        "\nschedules that go on from one update of the weights to the next, by the time of {}:\n\n",
+        counted(request.microbatches, "microbatch")) +
+        windows_text(comparison) +
+        "\npeak in device-microbatches; copies: weights of a device, in 1/p of the model; "
+        "docs/asynchronous.md\n";
   if (!request.slicing.sizes.empty())
     out += fmt::format("slices of {}\n", slice_sizes_text(request.slicing.sizes));
-  out += "\nthe command for each row:\n";
+  std::vector<std::pair<std::string, std::string>> commands;
   for (const ComparedRow& row : comparison.rows)
-    out += fmt::format("  {:<{}}  {}\n", row.label, width, printable(row.command));
+    commands.emplace_back(row.label, row.command);
+  for (const ComparedWindow& window : comparison.windows)
+    commands.emplace_back(window.label, window.command);
+  std::size_t width = 0;
+  for (const auto& [label, command] : commands)
+    width = std::max(width, label.size());
+  out += "\nthe command for each row:\n";
+  for (const auto& [label, command] : commands)
+    out += fmt::format("  {:<{}}  {}\n", label, width, printable(command));
   if (!comparison.left_out.empty()) out += "\nleft out:\n";
   for (const auto& [label, reason] : comparison.left_out)
     out += fmt::format("  {}: {}\n", label, printable(reason));
@@ -111,6 +158,10 @@ std::string comparison_json(const ComparisonRequest& request, const Comparison& 
   append_rows(
       object.begin("schedules"), comparison.rows.size(),
       [&](std::string& out, std::size_t n) { append_json(out, row_json(comparison.rows[n])); });
+  append_rows(object.begin("asynchronous"), comparison.windows.size(),
+              [&](std::string& out, std::size_t n) {
+                append_json(out, window_json(comparison.windows[n]));
+              });
   append_rows(object.begin("left_out"), comparison.left_out.size(),
               [&](std::string& out, std::size_t n) {
                 const auto& [label, reason] = comparison.left_out[n];

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "sluice/base/error.h"
 #include "sluice/base/text.h"
@@ -36,6 +37,23 @@ std::string block_line(const BlockBound& bound) {
       fmt::join(shown, " + "), shown.size() < spans.size() ? " + ..." : "", bound.device);
 }
 
+// Mean times of a stage: a microbatch comes back to the first device when every stage has run its
+// forward and backward and every message has gone both ways.
+PipeAdvice pipe_advice(const Schedule& schedule, const Costs& costs, int in_flight) {
+  const int stages = schedule.num_stages();
+  const bool split = schedule.has(OpKind::I);
+  double each = 0;
+  for (int stage = 0; stage < stages; ++stage) {
+    const OpCosts& op = costs.of(0, stage, 0);
+    each += (op.f + (split ? op.i + op.w : op.b)) / stages;
+  }
+  PipeAdvice advice{.in_flight = in_flight};
+  advice.round_trip = stages * each + 2 * (stages - 1) * costs.default_link.latency;
+  if (each > 0)
+    advice.pipes = static_cast<int>(std::ceil(advice.round_trip / (in_flight * each) * (1 - 1e-12)));
+  return advice;
+}
+
 }  // namespace
 
 PricedSchedule price_schedule(PriceRequest request) {
@@ -67,6 +85,8 @@ PricedSchedule price_schedule(PriceRequest request) {
   const SimulateOptions simulated{.timeline = request.timeline,
                                   .keep_after_i = request.pricing.keep_after_i};
   priced.simulation = simulate(priced.schedule, costs, simulated);
+  if (priced.asynchronous && priced.asynchronous->order != AmdpOrder::automatic)
+    priced.advice = pipe_advice(priced.schedule, costs, std::max(2, priced.asynchronous->in_flight));
   priced.steady = steady_window(priced.schedule, costs, simulated, *priced.simulation);
   priced.simulation->timeline.caption = schedule_caption(priced);
   return priced;
@@ -84,7 +104,16 @@ std::string schedule_caption(const PricedSchedule& priced) {
   if (!priced.model.empty())
     out += fmt::format(", {} with F,I,W = {:.4g},{:.4g},{:.4g}", printable(priced.model),
                        priced.times.f, priced.times.i, priced.times.w);
-  if (!priced.simulation) return out;
+  const auto add_staleness = [&] {
+    if (const auto& staleness = priced.staleness)
+      out += fmt::format("; mismatch at most {} ({:.1f}% of a window's), delay at most {}",
+                         staleness->max_mismatch(), 100 * staleness->mismatch_share(),
+                         staleness->max_delay);
+  };
+  if (!priced.simulation) {
+    add_staleness();
+    return out;
+  }
   const Simulation& sim = *priced.simulation;
   const std::string_view unit = priced.seconds ? " s" : "";
   out += fmt::format(
@@ -97,10 +126,12 @@ std::string schedule_caption(const PricedSchedule& priced) {
   if (priced.steady)
     out += fmt::format("; a steady window takes {:.6g}{} (busiest device at work {:.1f}%)",
                        priced.steady->added, unit, 100 * priced.steady->utilisation());
-  if (const auto& staleness = priced.staleness)
-    out += fmt::format("; mismatch at most {} ({:.1f}% of a window's), delay at most {}",
-                       staleness->max_mismatch(), 100 * staleness->mismatch_share(),
-                       staleness->max_delay);
+  add_staleness();
+  if (const auto& advice = priced.advice)
+    out += fmt::format(
+        "; a microbatch's round trip takes {:.6g}{}, so {} with {} in flight can keep the devices "
+        "at work",
+        advice->round_trip, unit, counted(advice->pipes, "pipe"), advice->in_flight);
   if (sim.exposed_reduction > 0)
     out += fmt::format("; {:.6g}{} of the makespan only reduces gradients", sim.exposed_reduction,
                        unit);

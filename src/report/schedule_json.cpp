@@ -75,6 +75,10 @@ void add_asynchronous(JsonObject& object, const PricedSchedule& priced) {
     object.add("utilisation", all > 0 ? Json(busy / all) : Json());
     object.add("steady_utilisation", priced.steady ? Json(priced.steady->utilisation()) : Json());
   }
+  if (const auto& advice = priced.advice) {
+    object.add("round_trip", advice->round_trip);
+    object.add("advised_pipes", advice->pipes);
+  }
   if (const auto& staleness = priced.staleness) {
     object.add("weight_copies", staleness->weight_copies);
     object.add("accumulators", staleness->accumulators);

@@ -3,6 +3,27 @@
 #include <algorithm>
 
 namespace sluice {
+namespace {
+
+using Rows = at::Tensor (Weight::*)() const;  // own ones
+
+at::Tensor packed(const std::vector<Weight>& weights, Rows rows) {
+  std::vector<at::Tensor> flat;
+  for (const Weight& weight : weights)
+    flat.push_back((weight.*rows)().reshape({-1}));
+  return at::cat(flat);
+}
+
+void unpack(const at::Tensor& from, const std::vector<Weight>& weights, Rows rows) {
+  std::int64_t begin = 0;
+  for (const Weight& weight : weights) {
+    at::Tensor into = (weight.*rows)();
+    into.copy_(from.slice(0, begin, begin + into.numel()).view(into.sizes()));
+    begin += into.numel();
+  }
+}
+
+}  // namespace
 
 std::vector<at::Tensor> StageCopies::exchange(const CopyPeers& peers, const at::Tensor& mine,
                                               TrafficClass traffic, const char* label) {
@@ -29,17 +50,17 @@ std::vector<at::Tensor> StageCopies::exchange(const CopyPeers& peers, const at::
 
 void StageCopies::add_gradients() {
   for (const auto& [stage, weights] : weights_)
-    for (const Weight& weight : weights)
-      add_copies(stage, weight);
+    add_copies(stage, weights);
   if (plan_.shape.tied_embeddings) add_tied();
 }
 
-void StageCopies::add_copies(int stage, const Weight& weight) {
+// All weights of a stage as one message.
+void StageCopies::add_copies(int stage, const std::vector<Weight>& weights) {
   const CopyPeers peers = gradient_peers(plan_, stage, device());
   if (peers.from.empty() && peers.to.empty()) return;
-  at::Tensor mine = weight.own_gradient();
+  const at::Tensor mine = packed(weights, &Weight::own_gradient);
   const std::vector<at::Tensor> theirs =
-      exchange(peers, mine, TrafficClass::gradient, "replica gradient");
+      exchange(peers, mine, TrafficClass::gradient, "replica gradients");
   if (peers.from.empty()) return;
   // Left to right over the holders.
   at::Tensor sum;
@@ -48,7 +69,7 @@ void StageCopies::add_copies(int stage, const Weight& weight) {
     const at::Tensor& part = holder == device() ? mine : theirs[next++];
     sum = sum.defined() ? sum + part : part;
   }
-  mine.copy_(sum);
+  unpack(sum, weights, &Weight::own_gradient);
 }
 
 void StageCopies::add_tied() {
@@ -85,12 +106,10 @@ void StageCopies::add_tied() {
 void StageCopies::share_values() {
   for (const auto& [stage, weights] : weights_) {
     const CopyPeers peers = value_peers(plan_, stage, device());
-    for (const Weight& weight : weights) {
-      at::Tensor mine = weight.own_value();
-      const std::vector<at::Tensor> theirs =
-          exchange(peers, mine, TrafficClass::parameter, "owner's weights");
-      if (!theirs.empty()) mine.copy_(theirs[0]);
-    }
+    if (peers.from.empty() && peers.to.empty()) continue;
+    const std::vector<at::Tensor> theirs = exchange(
+        peers, packed(weights, &Weight::own_value), TrafficClass::parameter, "owner's weights");
+    if (!theirs.empty()) unpack(theirs[0], weights, &Weight::own_value);
   }
 }
 

@@ -30,7 +30,7 @@ class StageCopies {
 
  private:
   int device() const { return pipeline_.rank(); }
-  void add_copies(int stage, const Weight& weight);
+  void add_copies(int stage, const std::vector<Weight>& weights);
   void add_tied();
   // Sends `mine` to some and gives what others sent, in their order.
   std::vector<at::Tensor> exchange(const CopyPeers& peers, const at::Tensor& mine,

@@ -39,6 +39,7 @@ Trainer::Trainer(const RunPlan& plan, const Dataset& data, Communicator& world,
       step_plans_(plan, data, world),
       totals_(plan.schedule.placement, mesh_.pipeline()) {
   collect_weights();
+  collect_owned();
   make_groups();
   forwards_ = forward_only(plan.endless ? plan.endless->whole(1) : plan.schedule);
   evaluator_ = std::make_unique<Executor>(forwards_, local_, boundaries(), boundary(), true);
@@ -75,6 +76,11 @@ void Trainer::collect_weights() {
       all_weights_.push_back(weight);
     }
   }
+}
+
+void Trainer::collect_owned() {
+  for (const auto& [stage, weights] : weights_)
+    if (plan_.schedule.owner_of(stage) == mesh_.place().pipeline) owned_[stage] = weights;
 }
 
 std::vector<Weight> Trainer::updated_weights() const {
@@ -350,7 +356,7 @@ StepResult Trainer::overlapping_step(std::int64_t number, const std::function<bo
   windows_->settle();
   sums_->finish();
   deferral_->begin(std::move(result),
-                   device_totals(weights_, windows_->loss(), stop && stop(), mesh_));
+                   device_totals(owned_, windows_->loss(), stop && stop(), mesh_));
   result = *settle();
   result.counts = windows_->after_update();
   return result;
@@ -388,7 +394,7 @@ std::optional<StepResult> Trainer::advance(std::int64_t number, const std::funct
   result.executed = execute(execution, scale, before);
   result.executed.all_to_all_s = all_to_all_seconds() - exchanged;
   sums_->finish();
-  deferral_->begin(std::move(result), device_totals(weights_, local_loss(), stop && stop(), mesh_));
+  deferral_->begin(std::move(result), device_totals(owned_, local_loss(), stop && stop(), mesh_));
   return config.parallelism.deferred_validation ? before : settle();
 }
 

@@ -100,6 +100,7 @@ class Trainer {
   double learning_rate_of(std::int64_t number) const;
   TensorChannel& boundaries() { return boundaries_ ? *boundaries_ : *pipeline_; }
   void collect_weights();
+  void collect_owned();
   std::vector<Weight> updated_weights() const;  // of the stages that this rank updates
   void make_groups();
   // Lets the stages begin a pass over `batch`, every target's loss counting `scale`.
@@ -133,6 +134,7 @@ class Trainer {
   std::map<int, std::unique_ptr<Stage>> stages_;
   std::map<int, Stage*> local_;  // the same
   StageWeights weights_;
+  StageWeights owned_;  // of them those of the stages that this device owns: they count in the norm
   std::vector<Weight> all_weights_;  // in canonical order
   std::unique_ptr<TensorChannel> pipeline_;
   std::unique_ptr<TensorChannel> boundaries_;  // null: the same

@@ -54,6 +54,41 @@ TEST(Compare, HoldsTheModelFixed) {
   EXPECT_EQ(rows.at("dualpipe")["span"], 54);
 }
 
+// Asynchronous schedules, by what one more window takes.
+TEST(Compare, SchedulesThatGoOnHaveATableOfTheirOwn) {
+  const Json comparison = json_of("compare -d 8 -m 32");
+  std::map<std::string, Json> rows;
+  for (const Json& row : comparison["asynchronous"])
+    rows[row["name"]] = row;
+  ASSERT_EQ(rows.size(), 7U);
+  for (const char* name : {"amdp A", "amdp R", "amdp T", "async-1f1b", "pp2xdp"}) {
+    SCOPED_TRACE(name);
+    EXPECT_DOUBLE_EQ(rows.at(name)["window"], 96);
+    EXPECT_DOUBLE_EQ(rows.at(name)["steady_utilisation"], 1);
+    EXPECT_EQ(rows.at(name)["max_mismatch"], 1);
+  }
+  EXPECT_DOUBLE_EQ(rows.at("amdp A")["relative_window"].get<double>(), 96.0 / 117);
+  EXPECT_EQ(rows.at("amdp A")["weight_copies"], 4);
+  EXPECT_EQ(rows.at("amdp T")["weight_copies"], 2);
+  EXPECT_EQ(rows.at("async-1f1b")["weight_copies"], 1);
+  EXPECT_EQ(rows.at("pp2xdp")["weight_copies"], 4);
+  EXPECT_EQ(rows.at("pipedream-2bw")["weight_copies"], 2);
+  EXPECT_DOUBLE_EQ(rows.at("amdp A")["mismatch_share"].get<double>(), 7.0 / 32);
+  for (const auto& [name, row] : rows) {
+    SCOPED_TRACE(name);
+    const std::string command = row["command"];
+    const Json again = json_of(command.substr(std::string("sluice ").size()));
+    EXPECT_DOUBLE_EQ(again["steady_utilisation"], row["steady_utilisation"]);
+    EXPECT_EQ(again["max_mismatch"], row["max_mismatch"]);
+    EXPECT_EQ(again["max_delay"], row["max_delay"]);
+  }
+  // Asked for by name, alone.
+  EXPECT_EQ(json_of("compare amdp -d 4 -m 8")["schedules"].size(), 0U);
+  EXPECT_EQ(json_of("compare amdp -d 4 -m 8")["asynchronous"].size(), 3U);
+  expect_error("compare amdp -d 4 -m 8 --format svg", 2, {"--format is svg"});
+  expect_error("compare amdp -d 4 -m 7", 2, {"nothing to compare", "a multiple of 4"});
+}
+
 TEST(Compare, WhatIsLeftOutIsExplainedInFlags) {
   const std::string command = "compare 1f1b dualpipe -d 3 -m 6";
   const std::string reason = "--devices is 3: dualpipe needs an even number; dualpipe-v takes any";
