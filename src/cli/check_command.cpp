@@ -19,15 +19,15 @@ void run(const Flags& flags, ExitCode& exit_code) {
   const bool json = flags.output.format("text,json") == Format::json;
   PricedSchedule checked;
   checked.schedule = read_schedule_file(flags.file);
-  for (const auto& [flag, value] : {std::pair{"--max-mismatch", flags.max_mismatch},
-                                    std::pair{"--max-delay", flags.max_delay}})
+  for (const auto& [flag, value] :
+       {std::pair{"--max-mismatch", flags.max_mismatch}, std::pair{"--max-delay", flags.max_delay}})
     if (value >= 0 && checked.schedule.num_windows == 1)
       throw user_error(
           "{} is {}: {} has one window, so no update comes between its ops; leave the flag out",
           flag, value, printable(flags.file));
   checked.validation =
-      validate(checked.schedule, {.max_buffers = flags.buffers,
-                                  .staleness = {flags.max_mismatch, flags.max_delay}});
+      validate(checked.schedule,
+               {.max_buffers = flags.buffers, .staleness = {flags.max_mismatch, flags.max_delay}});
   if (checked.validation.valid() && checked.schedule.num_windows > 1)
     checked.staleness = staleness_of(checked.schedule);
   exit_code = checked.validation.valid() ? ExitCode::ok : ExitCode::invalid_schedule;

@@ -55,9 +55,9 @@ struct ComparedWindow {
 };
 
 struct Comparison {
-  std::vector<ComparedRow> rows;  // fastest first, by makespan
+  std::vector<ComparedRow> rows;        // fastest first, by makespan
   std::vector<ComparedWindow> windows;  // likewise
-  std::string reference;          // 1f1b, or the fastest row where that is not to be had
+  std::string reference;                // 1f1b, or the fastest row where that is not to be had
   std::vector<std::pair<std::string, std::string>> left_out;  // label, reason
 };
 

@@ -74,15 +74,14 @@ std::string rows_text(const Comparison& comparison) {
 std::string windows_text(const Comparison& comparison) {
   const std::string of =
       comparison.reference.empty() ? "" : "of a step of " + reference_name(comparison);
-  TextTable table({"schedule", "window", of, "at work", "peak", "copies", "mismatch", "of pairs",
-                   "delay"});
+  TextTable table(
+      {"schedule", "window", of, "at work", "peak", "copies", "mismatch", "of pairs", "delay"});
   for (const ComparedWindow& row : comparison.windows)
     table.add({row.label, fmt::format("{:.6g}", row.seconds),
                of.empty() ? "" : fmt::format("{:.3f}", row.relative_seconds),
                fmt::format("{:.1f}%", 100 * row.at_work), fmt::format("{:.4g}", row.peak),
                fmt::format("{}", row.weight_copies), fmt::format("{}", row.max_mismatch),
-               fmt::format("{:.1f}%", 100 * row.mismatch_share),
-               fmt::format("{}", row.max_delay)});
+               fmt::format("{:.1f}%", 100 * row.mismatch_share), fmt::format("{}", row.max_delay)});
   return table.text();
 }
 
@@ -110,11 +109,12 @@ std::string comparison_text(const ComparisonRequest& request, const Comparison& 
            "which lets steps overlap\n";
   if (!comparison.windows.empty())
     out += fmt::format(
-        "\nschedules that go on from one update of the weights to the next, by the time of {}:\n\n",
-        counted(request.microbatches, "microbatch")) +
-        windows_text(comparison) +
-        "\npeak in device-microbatches; copies: weights of a device, in 1/p of the model; "
-        "docs/asynchronous.md\n";
+               "\nschedules that go on from one update of the weights to the next, by the time of "
+               "{}:\n\n",
+               counted(request.microbatches, "microbatch")) +
+           windows_text(comparison) +
+           "\npeak in device-microbatches; copies: weights of a device, in 1/p of the model; "
+           "docs/asynchronous.md\n";
   if (!request.slicing.sizes.empty())
     out += fmt::format("slices of {}\n", slice_sizes_text(request.slicing.sizes));
   std::vector<std::pair<std::string, std::string>> commands;

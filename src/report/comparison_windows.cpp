@@ -99,9 +99,8 @@ ComparedWindow price(const ComparisonRequest& request, const Variant& variant) {
   row.at_work = row.seconds > 0 ? work / row.seconds : 0;
   row.peak = all.max_peak * share;
   const Staleness staleness = staleness_of(schedule);
-  row.weight_copies =
-      variant.copies *
-      *std::max_element(staleness.weight_copies.begin(), staleness.weight_copies.end());
+  row.weight_copies = variant.copies * *std::max_element(staleness.weight_copies.begin(),
+                                                         staleness.weight_copies.end());
   row.max_mismatch = staleness.max_mismatch();
   row.mismatch_share = staleness.mismatch_share();
   row.max_delay = staleness.max_delay;
@@ -116,8 +115,7 @@ void compare_windows(const ComparisonRequest& request, Comparison& comparison) {
       ComparedWindow row = price(request, variant);
       if (request.memory_cap > 0 && row.peak > request.memory_cap * (1 + 1e-12))
         comparison.left_out.emplace_back(
-            variant.label,
-            fmt::format("peak {} is over the cap {}", row.peak, request.memory_cap));
+            variant.label, fmt::format("peak {} is over the cap {}", row.peak, request.memory_cap));
       else
         comparison.windows.push_back(std::move(row));
     } catch (const UserError& error) {

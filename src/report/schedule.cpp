@@ -50,7 +50,8 @@ PipeAdvice pipe_advice(const Schedule& schedule, const Costs& costs, int in_flig
   PipeAdvice advice{.in_flight = in_flight};
   advice.round_trip = stages * each + 2 * (stages - 1) * costs.default_link.latency;
   if (each > 0)
-    advice.pipes = static_cast<int>(std::ceil(advice.round_trip / (in_flight * each) * (1 - 1e-12)));
+    advice.pipes =
+        static_cast<int>(std::ceil(advice.round_trip / (in_flight * each) * (1 - 1e-12)));
   return advice;
 }
 
@@ -86,7 +87,8 @@ PricedSchedule price_schedule(PriceRequest request) {
                                   .keep_after_i = request.pricing.keep_after_i};
   priced.simulation = simulate(priced.schedule, costs, simulated);
   if (priced.asynchronous && priced.asynchronous->order != AmdpOrder::automatic)
-    priced.advice = pipe_advice(priced.schedule, costs, std::max(2, priced.asynchronous->in_flight));
+    priced.advice =
+        pipe_advice(priced.schedule, costs, std::max(2, priced.asynchronous->in_flight));
   priced.steady = steady_window(priced.schedule, costs, simulated, *priced.simulation);
   priced.simulation->timeline.caption = schedule_caption(priced);
   return priced;

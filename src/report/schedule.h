@@ -15,8 +15,8 @@
 
 namespace sluice {
 
-// How many pipes keep all devices at work, each with so many microbatches in flight: one goes through
-// all stages and back in a round trip, of which a device's own work is a part.
+// How many pipes keep all devices at work, each with so many microbatches in flight: one goes
+// through all stages and back in a round trip, of which a device's own work is a part.
 struct PipeAdvice {
   double round_trip = 0;
   int in_flight = 2;
@@ -37,7 +37,7 @@ struct PricedSchedule {
   // Of a schedule of several windows.
   std::optional<Staleness> staleness;
   std::optional<SteadyWindow> steady;
-  std::optional<PipeAdvice> advice;  // of amdp
+  std::optional<PipeAdvice> advice;                 // of amdp
   std::optional<AsynchronousOptions> asynchronous;  // of one that was generated, as settled
   bool describe_block = false;                      // in a line under the grid, too
 };

@@ -107,8 +107,8 @@ void StageCopies::share_values() {
   for (const auto& [stage, weights] : weights_) {
     const CopyPeers peers = value_peers(plan_, stage, device());
     if (peers.from.empty() && peers.to.empty()) continue;
-    const std::vector<at::Tensor> theirs = exchange(
-        peers, packed(weights, &Weight::own_value), TrafficClass::parameter, "owner's weights");
+    const std::vector<at::Tensor> theirs = exchange(peers, packed(weights, &Weight::own_value),
+                                                    TrafficClass::parameter, "owner's weights");
     if (!theirs.empty()) unpack(theirs[0], weights, &Weight::own_value);
   }
 }
