@@ -37,8 +37,12 @@ void report_overlapping(const RunEnd& end, Progress& progress) {
   const auto steady =
       steady_window(end.schedule, *end.costs, {}, simulate(end.schedule, *end.costs));
   if (!end.step_s || !steady) return;
-  progress.note(fmt::format("a step: {:.4g} s measured, {:.4g} s predicted (ratio {:.3f})",
-                            *end.step_s, steady->added, *end.step_s / steady->added));
+  progress.note(
+      fmt::format("a step: {:.4g} s measured, {:.4g} s predicted (ratio {:.3f}); the busiest "
+                  "device works {:.4g} "
+                  "s of it ({:.1f}%), updates included",
+                  *end.step_s, steady->added, *end.step_s / steady->added, steady->work,
+                  100 * steady->work / *end.step_s));
 }
 
 // The last step beside its prediction, for all ranks.

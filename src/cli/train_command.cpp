@@ -8,6 +8,7 @@
 #include "sluice/cli/run_trace.h"
 #include "sluice/cli/train.h"
 #include "sluice/plan/flexsp/run_planner.h"
+#include "sluice/report/update_methods.h"
 #include "sluice/run/launch.h"
 
 namespace sluice::cli {
@@ -17,6 +18,7 @@ struct Flags {
   std::string file;
   bool print_config = false;
   bool dry_run = false;
+  bool methods = false;
   bool build = false;
   std::string format;  // of the dry run
   std::string trace;
@@ -53,6 +55,15 @@ ExitCode answer(const Flags& flags) {
   } else {
     if (!flags.trace.empty()) check_trace(flags.trace);
     PlannedRun run = plan_run(with_chosen_backend(loaded));
+    if (flags.methods) {
+      std::vector<UpdateMethod> methods = update_methods(run);
+      for (UpdateMethod& method : methods)
+        method.why_not = as_flags(method.why_not);
+      text = format == Format::json ? update_methods_json(methods)
+                                    : update_methods_text(run.plan, methods);
+      if (prints_for_all()) OutputFlags().write(text);
+      return ExitCode::ok;
+    }
     run.plan.planner = flexsp::run_planner(run);
     const DryRun dry = dry_run(run, flags.rollback);
     text = format == Format::json ? dry_run_json(dry) : dry_run_text(dry);
@@ -64,6 +75,8 @@ ExitCode answer(const Flags& flags) {
 ExitCode run(const Flags& flags) {
   if (flags.build) return ExitCode::ok;  // ./sluice has built it
   if (flags.file.empty()) throw CLI::RequiredError("config");
+  if (flags.methods && (!flags.dry_run || flags.print_config))
+    throw user_error("--methods is given without --dry-run: add --dry-run, or leave --methods out");
   if (flags.rollback < 0) throw user_error("--rollback is {}: needs 1 or more", flags.rollback);
   if (flags.print_config || flags.dry_run) {
     try {
@@ -92,6 +105,9 @@ void add_train(CLI::App& app, ExitCode& exit_code) {
       "--dry-run", flags->dry_run,
       "check everything that is here and print memory, traffic and times of each rank; needs no "
       "torch and no data, trains nothing, writes nothing");
+  command->add_flag("--methods", flags->methods,
+                    "with --dry-run: a table of what each method of updating would take, "
+                    "synchronous and asynchronous");
   command->add_flag("--build", flags->build,
                     "install and build what training needs, and exit (./sluice does it)");
   command->add_option("--format", flags->format, "format of the dry run: text (default) or json")

@@ -3,6 +3,7 @@
 #include "sluice/plan/device_memory.h"
 #include "sluice/run/op_costs.h"
 #include "sluice/sim/simulate.h"
+#include "sluice/sim/steady.h"
 
 namespace sluice {
 namespace {
@@ -34,7 +35,10 @@ double step_time(const RunPlan& plan, const RunTimes& times,
   dealt.layers_per_stage = layers;
   Costs costs = costs_of_parts(times.parts, dealt);
   costs.default_link = times.link;
-  return simulate(dealt.schedule, costs).makespan;
+  const Simulation simulation = simulate(dealt.schedule, costs);
+  if (!plan.endless) return simulation.makespan;
+  const auto steady = steady_window(dealt.schedule, costs, {}, simulation);
+  return steady ? steady->added : simulation.makespan / dealt.schedule.num_windows;
 }
 
 }  // namespace sluice

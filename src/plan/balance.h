@@ -10,7 +10,8 @@ namespace sluice {
 // The plan's layers_per_stage means nothing here.
 PartitionQuery partition_query(const RunPlan& plan, const RunTimes& times);
 
-// What the simulator makes of a step with this split: seconds, or the unit of the counts.
+// What the simulator makes of a step with this split: seconds, or the unit of the counts. Where
+// steps overlap, what one more takes.
 double step_time(const RunPlan& plan, const RunTimes& times,
                  const std::vector<std::int64_t>& layers);
 

@@ -9,6 +9,7 @@
 #include "sluice/cost/profiled_slices.h"
 #include "sluice/plan/balance.h"
 #include "sluice/plan/flexsp/run_cluster.h"
+#include "sluice/plan/overlap_advice.h"
 #include "sluice/plan/searched_schedule.h"
 #include "sluice/run/step_kinds.h"
 #include "sluice/schedule/generators/generator.h"
@@ -196,6 +197,13 @@ PlannedRun plan_run(const Config& config) {
   }
   if (plan.config.flexsp.enabled) add_cluster(run);
   plan.peak_stash_bytes = predicted_peaks(plan);
+  if (const double most = plan.config.training.max_norm; plan.clips_by_previous_norm() && most > 0)
+    run.notes.push_back(fmt::format(
+        "{} updates each stage by itself: training.max_norm = {} clips by the gradient norm of the "
+        "step before, and the first step not at all",
+        plan.schedule.name, most));
+  if (std::string note = unbalanced_note(plan, run.times); !note.empty())
+    run.notes.push_back(std::move(note));
   return run;
 }
 

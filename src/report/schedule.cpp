@@ -55,6 +55,17 @@ PipeAdvice pipe_advice(const Schedule& schedule, const Costs& costs, int in_flig
   return advice;
 }
 
+// How many pipes it takes, below the grid.
+std::string advice_line(const PricedSchedule& priced) {
+  const auto& advice = priced.advice;
+  if (!advice) return "";
+  return fmt::format(
+      "\na microbatch's round trip takes {:.6g}{}: {} with {} in flight can keep the devices at "
+      "work\n",
+      advice->round_trip, priced.seconds ? " s" : "", counted(advice->pipes, "pipe"),
+      advice->in_flight);
+}
+
 }  // namespace
 
 PricedSchedule price_schedule(PriceRequest request) {
@@ -129,11 +140,6 @@ std::string schedule_caption(const PricedSchedule& priced) {
     out += fmt::format("; a steady window takes {:.6g}{} (busiest device at work {:.1f}%)",
                        priced.steady->added, unit, 100 * priced.steady->utilisation());
   add_staleness();
-  if (const auto& advice = priced.advice)
-    out += fmt::format(
-        "; a microbatch's round trip takes {:.6g}{}, so {} with {} in flight can keep the devices "
-        "at work",
-        advice->round_trip, unit, counted(advice->pipes, "pipe"), advice->in_flight);
   if (sim.exposed_reduction > 0)
     out += fmt::format("; {:.6g}{} of the makespan only reduces gradients", sim.exposed_reduction,
                        unit);
@@ -166,7 +172,7 @@ std::string render_schedule(const PricedSchedule& priced, Format format,
   if (format == Format::svg) return render_svg(drawn);
   if (format == Format::html) return render_html(drawn);
   if (format == Format::chrome) return render_chrome(drawn);
-  const std::string grid = render_grid(drawn, options.grid);
+  const std::string grid = render_grid(drawn, options.grid) + advice_line(priced);
   return priced.describe_block ? grid + block_line(*priced.block) : grid;
 }
 

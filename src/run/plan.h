@@ -103,6 +103,9 @@ struct RunPlan {
   }
   // Tensor ranks divide what is sent to the next stage.
   bool scatter() const { return config.parallelism.scatter_gather && mesh.tensor > 1; }
+  // Each stage updates by itself, before the norm of all gradients can be known: it clips by that
+  // of the step before.
+  bool clips_by_previous_norm() const { return endless && schedule.updates_by_stage; }
   // The head adds to its weights' gradients in F. With deferred validation, or where steps overlap,
   // a forward may run before the step before is settled, so it must not touch the gradients.
   bool head_in_forward() const {

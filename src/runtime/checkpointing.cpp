@@ -150,7 +150,7 @@ void Saver::save(std::int64_t step, const Note& note) {
     info.mesh = {.data = mesh.data(), .pipeline = mesh.pipeline, .tensor = mesh.tensor};
     info.schedule = plan_.schedule.name;
     info.config = config_text(plan_.config);
-    info.state = run_state(run_, plan_.config.checkpoint.folder);
+    info.state = run_state(run_, plan_.config.checkpoint.folder, trainer_.last_norm());
     folder_->commit(info);
     note(fmt::format("saved step {} in {}", step, plan_.config.checkpoint.folder));
   }
@@ -282,6 +282,7 @@ Resumed load_checkpoint(const Config& config, int rollback, Communicator& world,
     else if (read_part(checkpoint, state, tied))
       converted = true;
   resumed.step = checkpoint.manifest().info.step;
+  trainer.set_last_norm(gradient_norm_of(checkpoint.manifest().info.state));
   bool older_known = true;
   trainer.go_on_from(resumed.step, [&](int updates_ago) {
     const bool known = read_older(checkpoint, trainer, updates_ago, tied);

@@ -5,8 +5,10 @@
 
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "sluice/cuda/device.h"
 #include "sluice/optim/data_parallel.h"
 #include "sluice/optim/gradient_norm.h"
 #include "sluice/optim/optimizer.h"
@@ -28,10 +30,18 @@ class Deferral {
         weights_(weights),
         totals_(totals) {}
 
+  // What the optimizer took for the last update, the exchange of gradients and weights left out. On
+  // a GPU the last update that is known to be done.
+  double update_seconds() const { return update_seconds_; }
+
   // Called when the totals are known and found right, before the weights change.
   void set_before_update(std::function<void(const StepResult&)> before_update) {
     before_update_ = std::move(before_update);
   }
+
+  // The gradient norm of the last step; 0: there was none. A resumed run is told it.
+  double last_norm() const { return last_norm_; }
+  void set_last_norm(double norm) { last_norm_ = norm; }
 
   // A step whose totals are not known yet, with what is known of it; null: none.
   const StepResult* open() const { return open_ ? &*open_ : nullptr; }
@@ -54,6 +64,7 @@ class Deferral {
   bool deferred() const { return plan_.config.parallelism.deferred_validation; }
   double scale_of(const StepTotals& totals) const;
   void update(const StepResult& result, double scale);
+  void step_timed(const StepResult& result, double scale);
 
   const RunPlan& plan_;
   Optimizer& optimizer_;
@@ -62,6 +73,9 @@ class Deferral {
   const std::vector<Weight>& weights_;
   TotalsChain& totals_;
   std::optional<StepResult> open_;
+  double last_norm_ = 0;
+  double update_seconds_ = 0;
+  std::optional<std::pair<cuda::Moment, cuda::Moment>> update_;  // on a GPU: where it began, ended
   std::function<void(const StepResult&)> before_update_;
 };
 

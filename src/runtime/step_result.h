@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -31,6 +32,8 @@ struct StepResult {
   std::optional<Planning> planning;
   ExecutedStep executed;                              // this rank's
   std::optional<WindowCounts> counts = std::nullopt;  // likewise; where steps overlap
+  // Likewise: what the optimizer took, by stage that this rank updates, shared out by elements.
+  std::map<int, double> update_seconds = {};
   bool stop = false;  // some rank was asked to stop before the end of the step
 };
 

@@ -359,7 +359,24 @@ StepResult Trainer::overlapping_step(std::int64_t number, const std::function<bo
                    device_totals(owned_, windows_->loss(), stop && stop(), mesh_));
   result = *settle();
   result.counts = windows_->after_update();
+  result.update_seconds = update_seconds();
   return result;
+}
+
+// The optimizer goes through the weights of all stages at once: each stage's part by its elements.
+std::map<int, double> Trainer::update_seconds() const {
+  std::map<int, double> elements;
+  double all = 0;
+  for (const auto& [stage, weights] : weights_)
+    if (updates_stage(plan_, stage, mesh_.place().pipeline))
+      for (const Weight& weight : weights) {
+        const auto count = static_cast<double>(weight.own_value().numel());
+        elements[stage] += count;
+        all += count;
+      }
+  for (auto& [stage, count] : elements)
+    count *= deferral_->update_seconds() / all;
+  return elements;
 }
 
 std::optional<StepResult> Trainer::advance(std::int64_t number, const std::function<bool()>& stop) {

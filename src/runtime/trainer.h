@@ -74,6 +74,10 @@ class Trainer {
   // What go_on_from needs of this run; null where steps do not overlap.
   const OlderWeights* older() const { return older_ ? &*older_ : nullptr; }
 
+  // The gradient norm of the last step, by which the next one may clip; 0: there was none.
+  double last_norm() const { return deferral_->last_norm(); }
+  void set_last_norm(double norm) { deferral_->set_last_norm(norm); }
+
   // Where steps overlap: takes in what is under way between ranks, so that nothing is when the run
   // ends, or something else runs. Every rank calls it.
   void take_in();
@@ -122,6 +126,7 @@ class Trainer {
   ExecutedStep execute(Execution& execution, double scale, std::optional<StepResult>& before);
   double local_loss() const;
   double all_to_all_seconds() const;
+  std::map<int, double> update_seconds() const;
 
   const RunPlan& plan_;
   TensorKind kind_;

@@ -251,6 +251,7 @@ class Loop {
     // The first step warms up, so its times are dropped as soon as there is a second one.
     if (number == first_ + 1) timings_ = {};
     timings_.add(timeline_);
+    if (settled) timings_.add_updates(settled->update_seconds);
     last_step_ = number;
     if (settled) report(*settled);
   }

@@ -222,10 +222,13 @@ class Emulator {
     out_.norms.push_back(std::sqrt(squares));
     const Config& config = plan_.config;
     const std::int64_t step = window + 1;
+    double norm = std::sqrt(squares);
+    if (config.parallelism.pipeline_parallel_schedule == "pipedream")
+      norm = step > 1 ? out_.norms[static_cast<std::size_t>(step - 2)] : 0;
     optimizer_->step(step,
                      learning_rate(config.optimizer.lr, step, config.lr_scheduler.warmup_steps,
                                    config.training.steps, config.lr_scheduler.min_lr_ratio),
-                     clip_scale(std::sqrt(squares), config.training.max_norm));
+                     clip_scale(norm, config.training.max_norm));
     for (auto& [stage, master] : masters_) {
       data_parallel_.gather_values(weights_.at(stage));
       versions_[stage].push_back(values_of(*master));

@@ -169,6 +169,8 @@ const Case kCases[] = {
     {"async-1f1b", 4, 2},
     {"async-1f1b", 4, 1, AmdpOrder::automatic, kStash},
     {"pipedream-2bw", 4, 4},
+    {"pipedream", 4, 1},
+    {"pipedream", 3, 2, AmdpOrder::automatic, UsedWeights::newest, kFused},
 };
 
 TEST(Asynchronous, EveryBitIsThatOfTheSerialEmulator) {

@@ -28,7 +28,7 @@ void save_as(const std::string& folder, const std::string& state) {
 TEST(RunId, ARunKeepsItWhereItResumesFromItsOwnFolder) {
   const TemporaryFolder scratch;
   const std::string own = scratch.path() + "/own", copy = scratch.path() + "/copy";
-  save_as(own, run_state("1a2b3c4d", own));
+  save_as(own, run_state("1a2b3c4d", own, 1.5));
   std::filesystem::copy(own, copy, std::filesystem::copy_options::recursive);
   EXPECT_EQ(run_id(own, "latest", 4), "1a2b3c4d");
   EXPECT_EQ(run_id(own + "/", own, 4), "1a2b3c4d");
@@ -45,6 +45,13 @@ TEST(RunId, ARunKeepsItWhereItResumesFromItsOwnFolder) {
     EXPECT_EQ(id.size(), 8U);
     EXPECT_NE(id, "1a2b3c4d") << folder << " " << load;
   }
+}
+
+TEST(RunId, AStateKeepsEveryBitOfTheNorm) {
+  for (const double norm : {0.1 + 0.2, 1.0 / 3, 5e-324, 0.0})
+    EXPECT_EQ(gradient_norm_of(run_state("1a2b3c4d", "own", norm)), norm);
+  EXPECT_EQ(gradient_norm_of("{}"), 0);
+  EXPECT_EQ(gradient_norm_of(R"({"gradient_norm":"1"})"), 0);
 }
 
 TEST(RunId, ACheckpointThatNamesNoRunStartsANewOne) {

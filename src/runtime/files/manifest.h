@@ -10,7 +10,8 @@
 //             "order": "pipeline,data,tensor"},
 //    "schedule": "v-half",
 //    "config": "[model]\nshape = ...",                                  (the whole of it, as TOML)
-//    "state": {"run": "1a2b3c4d", "folder": "checkpoints"},            (the caller's; see run_id.h)
+//    "state": {"run": "1a2b3c4d", "folder": "checkpoints", "gradient_norm": 1.5},
+//                                                                  (the caller's; see run_id.h)
 //    "files": [
 //     {"name": "rank-00000.safetensors", "bytes": 4096, "sha256": "9a..."}, ...
 //    ],

@@ -30,8 +30,15 @@ bool loads_from(const std::string& folder, const std::string& load) {
 
 std::string new_run_id() { return fmt::format("{:08x}", std::random_device()()); }
 
-std::string run_state(const std::string& run, const std::string& folder) {
-  return Json{{"run", run}, {"folder", plain(folder).string()}}.dump();
+std::string run_state(const std::string& run, const std::string& folder, double gradient_norm) {
+  return Json{{"run", run}, {"folder", plain(folder).string()}, {"gradient_norm", gradient_norm}}
+      .dump();
+}
+
+double gradient_norm_of(const std::string& state) {
+  const Json json = Json::parse(state);
+  const auto found = json.find("gradient_norm");
+  return found != json.end() && found->is_number() ? found->get<double>() : 0;
 }
 
 std::string run_id(const std::string& folder, const std::string& load, std::int64_t last_step) {

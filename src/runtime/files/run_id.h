@@ -9,9 +9,11 @@ namespace sluice {
 
 std::string new_run_id();
 
-// What a checkpoint of the run in `folder`, its checkpoint.folder, keeps of it:
-// CheckpointInfo::state.
-std::string run_state(const std::string& run, const std::string& folder);
+// What a checkpoint of the run in `folder`, its checkpoint.folder, keeps of it beside tensors:
+// CheckpointInfo::state. `gradient_norm` is that of the step that was saved.
+std::string run_state(const std::string& run, const std::string& folder, double gradient_norm);
+// The gradient norm of a state; 0: it has none (imported, or saved by an older version).
+double gradient_norm_of(const std::string& state);
 
 // The id of a run that starts after `last_step` with these values of checkpoint.folder and
 // checkpoint.load. It is new unless the run resumes from a checkpoint in `folder` that a run with
