@@ -13,6 +13,7 @@
 #include "sluice/base/names.h"
 #include "sluice/base/text.h"
 #include "sluice/cli/report.h"
+#include "sluice/plan/overlap_advice.h"
 #include "sluice/plan/searched_schedule.h"
 #include "sluice/run/batch_planner.h"
 #include "sluice/run/launch.h"
@@ -245,7 +246,7 @@ DryRun dry_run(const PlannedRun& run, int rollback) {
              .prediction = predict(run),
              .machine_bytes = machine_bytes(run.plan),
              .fits = std::nullopt,
-             .remarks = run.notes};
+             .remarks = advised_notes(run)};
   dry.fits = fits(dry);
   const std::vector<std::string> files = check_files(run.plan, rollback);
   dry.remarks.insert(dry.remarks.end(), files.begin(), files.end());

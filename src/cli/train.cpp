@@ -15,6 +15,7 @@
 #include "sluice/cli/run_trace.h"
 #include "sluice/cli/stop_signal.h"
 #include "sluice/plan/flexsp/run_planner.h"
+#include "sluice/plan/overlap_advice.h"
 #include "sluice/runtime/datasets.h"
 #include "sluice/runtime/rank_device.h"
 #include "sluice/runtime/ranks.h"
@@ -103,7 +104,7 @@ ExitCode run(const TrainRequest& request) {
     if (world.rank() == 0) {
       for (const std::string& line : banner(plan, data, mine.threads_per_rank, devices.text()))
         progress.note(line);
-      for (const std::string& line : planned.notes)
+      for (const std::string& line : advised_notes(planned))
         progress.note(line);
       for (const std::string& line : overlong_notes(data))
         progress.note(line);

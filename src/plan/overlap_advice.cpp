@@ -89,4 +89,11 @@ std::string unbalanced_note(const RunPlan& plan, const RunTimes& times) {
   return note;
 }
 
+std::vector<std::string> advised_notes(const PlannedRun& run) {
+  std::vector<std::string> notes = run.notes;
+  if (std::string note = unbalanced_note(run.plan, run.times); !note.empty())
+    notes.push_back(std::move(note));
+  return notes;
+}
+
 }  // namespace sluice

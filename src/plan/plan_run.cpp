@@ -9,7 +9,6 @@
 #include "sluice/cost/profiled_slices.h"
 #include "sluice/plan/balance.h"
 #include "sluice/plan/flexsp/run_cluster.h"
-#include "sluice/plan/overlap_advice.h"
 #include "sluice/plan/searched_schedule.h"
 #include "sluice/run/step_kinds.h"
 #include "sluice/schedule/generators/generator.h"
@@ -202,8 +201,6 @@ PlannedRun plan_run(const Config& config) {
         "{} updates each stage by itself: training.max_norm = {} clips by the gradient norm of the "
         "step before, and the first step not at all",
         plan.schedule.name, most));
-  if (std::string note = unbalanced_note(plan, run.times); !note.empty())
-    run.notes.push_back(std::move(note));
   return run;
 }
 
