@@ -114,6 +114,16 @@ class Emulator {
   bool ready(const Op& op) const {
     for (const Op& input : inputs_of(op, schedule_))
       if (!done_.contains(key_on(schedule_.device_of(input), input))) return false;
+    return op.kind != OpKind::Update || all_reduced(schedule_.window_of(op));
+  }
+
+  // Updates of all stages are made at once here, also where each waits for its own gradients alone.
+  bool all_reduced(int window) const {
+    for (int stage = 0; stage < schedule_.num_stages(); ++stage)
+      for (const int holder : schedule_.placement.holders_of(stage))
+        if (!done_.contains(key_on(
+                holder, schedule_.window_op(OpKind::ReduceGrad, holder, stage, window))))
+          return false;
     return true;
   }
 
