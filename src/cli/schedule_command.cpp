@@ -148,7 +148,7 @@ void add_asynchronous(CLI::App& app, GeneratorOptions& options) {
   AsynchronousOptions& a = options.asynchronous;
   add_int(app, "--windows", options.windows, 1, 1 << 26,
           "updates of the weights, each behind --microbatches (amdp, async-1f1b, pipedream, "
-          "pipedream-2bw; default 1)");
+          "pipedream-2bw, xpipe; default 1)");
   add_choice<AmdpOrder>(
       app, "--order", names_of(AmdpOrder{}).size(), [&a](AmdpOrder order) { a.order = order; },
       "of amdp (default auto: the fastest for the times)");

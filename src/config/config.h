@@ -25,8 +25,19 @@ constexpr auto names_of(RopeScalingKind) {
   return std::array<std::string_view, 2>{"none", "llama3"};
 }
 
-enum class OptimizerKind { adamw, sgd };
-constexpr auto names_of(OptimizerKind) { return std::array<std::string_view, 2>{"adamw", "sgd"}; }
+enum class OptimizerKind { adamw, sgd, nadam, muon };
+constexpr auto names_of(OptimizerKind) {
+  return std::array<std::string_view, 4>{"adamw", "sgd", "nadam", "muon"};
+}
+
+// The numbers that Muon's iteration is made of (automatic: bfloat16 on a GPU, else float32), and
+// how the size of its updates depends on a matrix's.
+enum class IterationType { automatic, float32, bfloat16 };
+constexpr auto names_of(IterationType) {
+  return std::array<std::string_view, 3>{"auto", "float32", "bfloat16"};
+}
+enum class MuonScale { adamw, spectral };
+constexpr auto names_of(MuonScale) { return std::array<std::string_view, 2>{"adamw", "spectral"}; }
 
 enum class Rounding { nearest, stochastic };
 constexpr auto names_of(Rounding) {
@@ -132,6 +143,11 @@ struct OptimizerConfig {
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;
+  double momentum_decay = 0.004;  // NAdam
+  double momentum = 0.95;         // Muon, as are the next three
+  int muon_steps = 5;
+  IterationType muon_dtype = IterationType::automatic;
+  MuonScale muon_scale = MuonScale::adamw;
   bool master_weights = true;  // of bfloat16 weights
   NumberType state_dtype = NumberType::float32;
   Rounding rounding = Rounding::nearest;

@@ -138,13 +138,19 @@ void check_types(const Config& config, Problems& problems) {
         config.training.dtype);
   const bool rounds_weights = narrow_weights && !optimizer.master_weights;
   const bool rounds_states =
-      optimizer.name == OptimizerKind::adamw && optimizer.state_dtype == NumberType::bfloat16;
+      optimizer.name != OptimizerKind::sgd && optimizer.state_dtype == NumberType::bfloat16;
   if (optimizer.rounding == Rounding::stochastic && !rounds_weights && !rounds_states)
     problems.add(
         "optimizer.rounding is stochastic: {}, so no update is rounded; leave the key out{}",
         narrow_weights ? "bfloat16 weights have float32 masters and the states are float32"
                        : "weights and states are float32",
         narrow_weights ? ", or set optimizer.master_weights = false" : "");
+  const ParallelismConfig& parallelism = config.parallelism;
+  if (optimizer.name == OptimizerKind::muon && parallelism.sharding == Sharding::parameters &&
+      parallelism.data_parallel_shard_degree > 1)
+    problems.add(
+        "parallelism.sharding is parameters: it divides matrices by rows, and optimizer.name = "
+        "muon needs whole ones; use parallelism.sharding = states");
 }
 
 // Microbatches of as many sequences each.

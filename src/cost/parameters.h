@@ -41,6 +41,20 @@ constexpr BlockRows share_rows(std::int64_t rows, std::int64_t i, std::int64_t n
   return {rows * (kRowBlocks * i / n) / kRowBlocks, rows * (kRowBlocks * (i + 1) / n) / kRowBlocks};
 }
 
+// The rows that one of several shard ranks updates: its share, or, of a weight that one shard rank
+// owns as a whole, all or none. An owner below 0: there is none.
+constexpr BlockRows shard_rows(std::int64_t rows, int shard, int shards, int owner) {
+  if (owner < 0) return share_rows(rows, shard, shards);
+  return {0, shard == owner ? rows : 0};
+}
+// The part of them that one of their replicas adds up. Rounded down, 64 (i r) / (s r) is 64 i / s:
+// the parts of all replicas make up the shard's rows.
+constexpr BlockRows summed_rows(std::int64_t rows, int shard, int shards, int replica, int replicas,
+                                int owner) {
+  if (owner < 0) return share_rows(rows, shard * replicas + replica, shards * replicas);
+  return share_rows(shard == owner ? rows : 0, replica, replicas);
+}
+
 // A stage's: a run of layers, with the embedding before and the head behind where it has them. A
 // tied head has a weight of its own, kept equal to the embedding's.
 struct StageLayers {

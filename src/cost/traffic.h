@@ -18,14 +18,15 @@ enum class TrafficClass {
   gradient,         // gradients between data ranks
   parameter,        // updated weights between data ranks
   norm,             // gradients of weights that several tensor ranks hold, norms above all
-  sequence          // heads for tokens and back, between ranks that share sequences
+  sequence,         // heads for tokens and back, between ranks that share sequences
+  optimizer         // momentum of a matrix, put together among tensor ranks (Muon)
 };
-inline constexpr int kNumTrafficClasses = 9;
+inline constexpr int kNumTrafficClasses = 10;
 
 constexpr std::string_view traffic_name(TrafficClass traffic) {
   constexpr std::string_view kNames[] = {"tensor-layer",    "embedding", "loss",      "boundary",
                                          "boundary-gather", "gradient",  "parameter", "norm",
-                                         "sequence"};
+                                         "sequence",        "optimizer"};
   return kNames[static_cast<std::size_t>(traffic)];
 }
 

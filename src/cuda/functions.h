@@ -87,11 +87,12 @@ void cross_entropy(at::Tensor& logits, const at::Tensor& targets, double scale, 
 // those outside of the gradient add nothing; d_rows (T, dim).
 void add_rows(at::Tensor& gradient, const at::Tensor& rows, const at::Tensor& d_rows);
 
-// The numbers of one update, as optim/optimizer.cpp makes them.
+// The numbers of one update, as optim/optimizer.cpp makes them: AdamW's, NAdam's or plain SGD's.
 struct UpdateRates {
-  float scale = 1;  // of the gradient
-  float keep = 1;   // of the weight, after decay
-  float rate = 0;   // corrected, for AdamW
+  float scale = 1;          // of the gradient
+  float keep = 1;           // of the weight, after decay
+  float rate = 0;           // of the first moment, corrected; or of the gradient, without moments
+  float gradient_rate = 0;  // of the gradient, beside the first moment (NAdam)
   float beta1 = 0, beta2 = 0, rest1 = 1, rest2 = 1;
   float correction = 1;  // of the second moment
   float epsilon = 0;

@@ -42,6 +42,7 @@ void update(const Update& update) {
   call.scale = rates.scale;
   call.keep = rates.keep;
   call.rate = rates.rate;
+  call.gradient_rate = rates.gradient_rate;
   call.beta1 = rates.beta1;
   call.beta2 = rates.beta2;
   call.rest1 = rates.rest1;

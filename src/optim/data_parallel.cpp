@@ -6,17 +6,12 @@
 namespace sluice {
 namespace {
 
-RowRange share(std::int64_t rows, int index, int count) {
-  const BlockRows part = share_rows(rows, index, count);
-  return {part.begin, part.end};
-}
-
 // Some rows of each tensor, one after the other.
 template <typename Tensors, typename Rows>
 at::Tensor pack(const std::vector<Weight>& weights, const Tensors& tensor_of, const Rows& rows_of) {
   std::vector<at::Tensor> flat;
   for (const Weight& weight : weights) {
-    const RowRange rows = rows_of(weight.rows());
+    const RowRange rows = rows_of(weight);
     flat.push_back(weight.rows_of(tensor_of(weight), rows).reshape({-1}));
     SLUICE_CHECK(flat.back().scalar_type() == flat[0].scalar_type(), "{} is of another type",
                  weight.name);
@@ -30,7 +25,7 @@ void unpack(const at::Tensor& packed, const std::vector<Weight>& weights, const 
             const Rows& rows_of) {
   std::int64_t begin = 0;
   for (const Weight& weight : weights) {
-    const RowRange rows = rows_of(weight.rows());
+    const RowRange rows = rows_of(weight);
     at::Tensor into = weight.rows_of(tensor_of(weight), rows);
     into.copy_(packed.slice(0, begin, begin + into.numel()).view(into.sizes()));
     begin += into.numel();
@@ -42,7 +37,7 @@ template <typename Rows>
 at::Tensor room(const std::vector<Weight>& weights, const Rows& rows_of, const at::Tensor& like) {
   std::int64_t elements = 0;
   for (const Weight& weight : weights)
-    elements += weight.width() * rows_of(weight.rows()).count();
+    elements += weight.width() * rows_of(weight).count();
   return at::empty({elements}, like.options());
 }
 
@@ -51,16 +46,23 @@ const at::Tensor& value_of(const Weight& weight) { return weight.value; }
 
 }  // namespace
 
-RowRange DataParallel::own_rows(std::int64_t rows) const {
-  return share(rows, mesh_.shard(), mesh_.shape().shard);
+RowRange DataParallel::own_rows(std::int64_t rows, int owner) const {
+  const BlockRows own = shard_rows(rows, mesh_.shard(), mesh_.shape().shard, owner);
+  return {own.begin, own.end};
 }
 
-// The replicas of a shard sum neighbouring parts, which together make up that shard: rounded down,
-// 64 (i r) / (s r) is 64 i / s.
-RowRange DataParallel::summed_rows(int data_rank, std::int64_t rows) const {
+RowRange DataParallel::rows_summed_by(int shard, int replica, const Weight& weight) const {
   const MeshShape& shape = mesh_.shape();
-  const int shard = data_rank % shape.shard, replica = data_rank / shape.shard;
-  return share(rows, shard * shape.replicate + replica, shape.data());
+  const BlockRows rows =
+      summed_rows(weight.rows(), shard, shape.shard, replica, shape.replicate, weight.owner);
+  return {rows.begin, rows.end};
+}
+
+// The place of a rank among those that add up gradients.
+RowRange DataParallel::rows_summed_by(int adding_rank, const Weight& weight) const {
+  if (sharded_) return rows_summed_by(mesh_.shard(), adding_rank, weight);
+  const int shards = mesh_.shape().shard;
+  return rows_summed_by(adding_rank % shards, adding_rank / shards, weight);
 }
 
 // A bucket holds whole weights. A weight larger than a bucket gets one of its own.
@@ -102,8 +104,8 @@ void DataParallel::begin_sums(std::span<const Weight> weights) {
   if (group.size() == 1) return;
   for (Bucket& bucket : buckets_of(weights)) {
     for (int rank = 0; rank < group.size(); ++rank)
-      bucket.sent.push_back(pack(bucket.weights, gradient_of, [&](std::int64_t rows) {
-        return summed_rows(data_rank_of(rank), rows);
+      bucket.sent.push_back(pack(bucket.weights, gradient_of, [&](const Weight& weight) {
+        return rows_summed_by(rank, weight);
       }));
     const at::Tensor& mine = bucket.sent[static_cast<std::size_t>(group.rank())];
     for (int rank = 0; rank < group.size(); ++rank)
@@ -120,19 +122,16 @@ void DataParallel::finish_sums() {
     bucket.requests.clear();
     const at::Tensor sum = sum_in_order(bucket.pieces);
     unpack(sum, bucket.weights, gradient_of,
-           [&](std::int64_t rows) { return summed_rows(data_rank_of(group.rank()), rows); });
+           [&](const Weight& weight) { return rows_summed_by(group.rank(), weight); });
     bucket.pieces.clear();
     bucket.sent.assign(1, sum);
     exchange_sums(bucket);
   }
-  const MeshShape& shape = mesh_.shape();
   for (Bucket& bucket : under_way_) {
     mesh_.replica_group().wait_all(bucket.requests);
     for (int replica = 0; replica < static_cast<int>(bucket.pieces.size()); ++replica)
       unpack(bucket.pieces[static_cast<std::size_t>(replica)], bucket.weights, gradient_of,
-             [&](std::int64_t rows) {
-               return summed_rows(replica * shape.shard + mesh_.shard(), rows);
-             });
+             [&](const Weight& weight) { return rows_summed_by(mesh_.shard(), replica, weight); });
   }
   under_way_.clear();
 }
@@ -145,8 +144,8 @@ void DataParallel::exchange_sums(Bucket& bucket) {
   const at::Tensor mine = bucket.sent[0];
   bucket.sent.assign(static_cast<std::size_t>(shape.replicate), mine);
   for (int replica = 0; replica < shape.replicate; ++replica) {
-    const auto theirs = [&](std::int64_t rows) {
-      return summed_rows(replica * shape.shard + mesh_.shard(), rows);
+    const auto theirs = [&](const Weight& weight) {
+      return rows_summed_by(mesh_.shard(), replica, weight);
     };
     bucket.pieces.push_back(replica == mesh_.replica() ? mine : room(bucket.weights, theirs, mine));
   }
@@ -158,7 +157,10 @@ void DataParallel::gather_values(std::span<const Weight> weights) {
   if (shards == 1 || sharded_) return;
   Communicator& group = mesh_.shard_group();
   const auto rows_of = [&](int shard) {
-    return [shard, shards](std::int64_t rows) { return share(rows, shard, shards); };
+    return [shard, shards](const Weight& weight) {
+      const BlockRows rows = shard_rows(weight.rows(), shard, shards, weight.owner);
+      return RowRange{rows.begin, rows.end};
+    };
   };
   const auto finish = [&](Bucket& bucket) {
     group.wait_all(bucket.requests);

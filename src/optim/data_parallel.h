@@ -17,7 +17,7 @@
 
 #include "sluice/comm/mesh.h"
 #include "sluice/comm/tensors/group.h"
-#include "sluice/optim/optimizer.h"
+#include "sluice/optim/weight.h"
 
 namespace sluice {
 
@@ -28,7 +28,8 @@ class DataParallel {
       : mesh_(mesh), traffic_(traffic), bucket_bytes_(bucket_bytes), sharded_(sharded) {}
 
   // The rows that this rank updates, of a weight with `rows` of them; all of them with one shard.
-  RowRange own_rows(std::int64_t rows) const;
+  // `owner`: the shard rank that updates all of them, or -1.
+  RowRange own_rows(std::int64_t rows, int owner = -1) const;
 
   // Starts to sum the gradients of `weights` and does not wait. Every data rank begins the same
   // weights in the same order, and no rank changes the gradients until they are finished.
@@ -51,11 +52,9 @@ class DataParallel {
 
   // The ranks that add up gradients, and one of them as a data rank.
   Communicator& adding_ranks() const { return sharded_ ? mesh_.replica_group() : mesh_.data(); }
-  int data_rank_of(int rank) const {
-    return sharded_ ? rank * mesh_.shape().shard + mesh_.shard() : rank;
-  }
   // The rows whose gradients a data rank adds up.
-  RowRange summed_rows(int data_rank, std::int64_t rows) const;
+  RowRange rows_summed_by(int shard, int replica, const Weight& weight) const;
+  RowRange rows_summed_by(int adding_rank, const Weight& weight) const;
   std::vector<Bucket> buckets_of(std::span<const Weight> weights) const;
   void exchange_sums(Bucket& bucket);
   void post(Bucket& bucket, Communicator& group, TrafficClass traffic, const char* label);

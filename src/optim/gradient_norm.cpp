@@ -63,56 +63,21 @@ OwnBlocks own_blocks(const Weight& weight) {
   return own;
 }
 
-// The blocks that one of `shards` shards has.
-struct BlockRange {
-  std::size_t begin = 0, end = 0;
-  std::size_t count() const { return end - begin; }
-};
-BlockRange blocks_of(int shard, int shards) {
-  const auto first = [&](int part) {
-    return kBlocks * static_cast<std::size_t>(part) / static_cast<std::size_t>(shards);
-  };
-  return {first(shard), first(shard + 1)};
-}
-
-// Fills in the blocks of all other shards. Those of this one are in place already.
-void gather_blocks(std::span<double> sums, const Mesh& mesh) {
-  const int shards = mesh.shape().shard;
-  if (shards == 1) return;
-  Communicator& group = mesh.shard_group();
-  const std::size_t weights = sums.size() / kBlocks;
-  std::vector<std::vector<double>> parts;
-  for (int shard = 0; shard < shards; ++shard)
-    parts.emplace_back(weights * blocks_of(shard, shards).count());
-  const auto copy = [&](int shard, bool out) {
-    const BlockRange blocks = blocks_of(shard, shards);
-    double* part = parts[static_cast<std::size_t>(shard)].data();
-    for (std::size_t w = 0; w < weights; ++w)
-      for (std::size_t b = blocks.begin; b < blocks.end; ++b, ++part)
-        (out ? *part : sums[w * kBlocks + b]) = out ? sums[w * kBlocks + b] : *part;
-  };
-  copy(group.rank(), true);
-  const std::vector<double>& mine = parts[static_cast<std::size_t>(group.rank())];
-  std::vector<Request> requests;
-  for (int shard = 0; shard < shards; ++shard) {
-    if (shard == group.rank()) continue;
-    requests.push_back(group.post_recv(
-        Lane::collectives, shard,
-        std::as_writable_bytes(std::span(parts[static_cast<std::size_t>(shard)])), "norm"));
-    requests.push_back(
-        group.post_send(Lane::collectives, shard, std::as_bytes(std::span(mine)), "norm"));
-  }
-  group.wait_all(requests);
-  for (int shard = 0; shard < shards; ++shard)
-    if (shard != group.rank()) copy(shard, false);
-}
-
 // Every rank's values, in rank order.
 template <typename T>
 std::vector<T> gather_all(std::span<const T> mine, Communicator& group) {
   std::vector<T> all(mine.size() * static_cast<std::size_t>(group.size()));
   group.all_gather(std::as_bytes(mine), std::as_writable_bytes(std::span(all)), "totals");
   return all;
+}
+
+// Fills in the blocks of all other shards. Each block is one shard's, and 0 elsewhere.
+void gather_blocks(std::vector<double>& sums, const Mesh& mesh) {
+  if (mesh.shape().shard == 1) return;
+  const std::vector<double> all = gather_all<double>(sums, mesh.shard_group());
+  const std::size_t count = sums.size();
+  for (std::size_t n = 0; n < all.size(); ++n)
+    sums[n % count] = n < count ? all[n] : sums[n % count] + all[n];
 }
 
 }  // namespace

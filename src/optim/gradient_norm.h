@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "sluice/comm/mesh.h"
-#include "sluice/optim/optimizer.h"
+#include "sluice/optim/weight.h"
 #include "sluice/schedule/placement.h"
 
 namespace sluice {

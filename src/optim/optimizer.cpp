@@ -1,114 +1,32 @@
 #include "sluice/optim/optimizer.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cmath>
 #include <numbers>
 
 #include "sluice/base/counter_random.h"
+#include "sluice/base/error.h"
 #include "sluice/base/text.h"
 #include "sluice/comm/tensors/scalar_type.h"
-#include "sluice/cuda/functions.h"
+#include "sluice/optim/muon.h"
+#include "sluice/optim/update.h"
 
 namespace sluice {
 namespace {
 
-constexpr std::int64_t kGrain = 32768;  // elements that are worth a thread
-constexpr std::int64_t kChunk = 1024;   // elements that are widened at a time
-
 using Rates = cuda::UpdateRates;
-
-// Loops of our own instead of ATen's kernels, which round the last few elements of a tensor
-// differently from the rest. Which elements are last depends on which rank owns which rows.
-void update_sgd(const Rates r, std::int64_t count, float* __restrict value,
-                const float* __restrict gradient) {
-  for (std::int64_t n = 0; n < count; ++n)
-    value[n] = value[n] * r.keep - r.rate * (gradient[n] * r.scale);
-}
-
-void update_adamw(const Rates r, std::int64_t count, float* __restrict value,
-                  const float* __restrict gradient, float* __restrict first,
-                  float* __restrict second) {
-  for (std::int64_t n = 0; n < count; ++n) {
-    const float g = gradient[n] * r.scale;
-    first[n] = first[n] * r.beta1 + g * r.rest1;
-    second[n] = second[n] * r.beta2 + g * g * r.rest2;
-    const float size = std::sqrt(second[n] / r.correction) + r.epsilon;
-    value[n] = value[n] * r.keep - r.rate * first[n] / size;
-  }
-}
-
-// Some elements of a tensor as fp32: in place, or as a widened copy while this object lives.
-class WideElements {
- public:
-  WideElements(const at::Tensor& tensor, std::int64_t begin, std::int64_t count) : count_(count) {
-    if (!tensor.defined()) return;
-    if (tensor.scalar_type() == at::kFloat) {
-      values_ = tensor.mutable_data_ptr<float>() + begin;
-      return;
-    }
-    narrow_ = tensor.mutable_data_ptr<at::BFloat16>() + begin;
-    std::copy(narrow_, narrow_ + count, room_.begin());
-    values_ = room_.data();
-  }
-  float* values() { return values_; }
-
-  // Rounds narrow elements back to the tensor.
-  void round() { std::copy(values_, values_ + (narrow_ ? count_ : 0), narrow_); }
-  // Likewise, but stochastically: each element uses 16 of its random bits, from bit `shift` on.
-  // `seed` is that of the first element.
-  void round_stochastic(std::uint64_t seed, int shift) {
-    for (std::int64_t n = 0; narrow_ && n < count_; ++n)
-      narrow_[n] = at::BFloat16(
-          sluice::round_stochastic(std::bit_cast<std::uint32_t>(values_[n]),
-                                   random_bits(seed, static_cast<std::uint64_t>(n)) >> shift),
-          at::BFloat16::from_bits());
-  }
-
- private:
-  std::int64_t count_;
-  float* values_ = nullptr;
-  at::BFloat16* narrow_ = nullptr;
-  std::array<float, kChunk> room_;
-};
-
-// Elements [begin, end) of an update, on the CPU. Updates the master where there is one, else the
-// weight.
-void update_elements(const cuda::Update& update, std::int64_t begin, std::int64_t end) {
-  for (; begin < end; begin += kChunk) {
-    const std::int64_t count = std::min(kChunk, end - begin);
-    const at::Tensor& updated = update.master.defined() ? update.master : update.value;
-    WideElements value(updated, begin, count), gradient(update.gradient, begin, count),
-        first(update.first_moment, begin, count), second(update.second_moment, begin, count);
-    if (first.values())
-      update_adamw(update.rates, count, value.values(), gradient.values(), first.values(),
-                   second.values());
-    else
-      update_sgd(update.rates, count, value.values(), gradient.values());
-    int shift = 0;
-    for (WideElements* elements : {&value, &first, &second}) {
-      if (update.stochastic)
-        elements->round_stochastic(update.seed + static_cast<std::uint64_t>(begin), shift);
-      else
-        elements->round();
-      shift += 16;
-    }
-  }
-}
 
 }  // namespace
 
 std::vector<at::Tensor> Optimizer::Slot::tensors() const {
   if (first_moment.defined()) return {value, first_moment, second_moment};
+  if (momentum.defined()) return {value, momentum};
   return {value};
 }
 
 Optimizer::Optimizer(const OptimizerConfig& config, std::uint64_t seed,
-                     const std::vector<Weight>& weights)
-    : config_(config), seed_(seed) {
+                     const std::vector<Weight>& weights, TensorGroup* tensor)
+    : config_(config), seed_(seed), tensor_(tensor) {
   for (const Weight& weight : weights) {
     Slot slot;
     slot.weight = weight;
@@ -116,7 +34,9 @@ Optimizer::Optimizer(const OptimizerConfig& config, std::uint64_t seed,
     slot.gradient = weight.own_gradient();
     slot.has_master = config.master_weights && weight.value.scalar_type() != at::kFloat;
     if (slot.has_master) slot.value = slot.value.to(at::kFloat);
-    if (config.name == OptimizerKind::adamw) {
+    if (weight.matrix) {
+      slot.momentum = at::zeros_like(slot.value, scalar_type(config.state_dtype));
+    } else if (config.name != OptimizerKind::sgd) {
       slot.first_moment = at::zeros_like(slot.value, scalar_type(config.state_dtype));
       slot.second_moment = at::zeros_like(slot.value, scalar_type(config.state_dtype));
     }
@@ -124,38 +44,97 @@ Optimizer::Optimizer(const OptimizerConfig& config, std::uint64_t seed,
   }
 }
 
+MomentumProducts::Step MomentumProducts::of(std::int64_t step, double beta1, double decay) {
+  const auto momentum = [&](std::int64_t n) {
+    return beta1 * (1 - 0.5 * std::pow(0.96, static_cast<double>(n) * decay));
+  };
+  if (step != step_ + 1) {
+    step_ = 0;
+    product_ = 1;
+  }
+  while (step_ < step)
+    product_ *= momentum(++step_);
+  const double next = momentum(step + 1);
+  return {momentum(step), next, product_, product_ * next};
+}
+
 void Optimizer::step(std::int64_t step, double learning_rate, double gradient_scale) {
   const auto n = static_cast<double>(step);
-  const bool adamw = config_.name == OptimizerKind::adamw;
+  const OptimizerConfig& c = config_;
   Rates rates;
   rates.scale = static_cast<float>(gradient_scale);
-  rates.beta1 = static_cast<float>(config_.beta1);
-  rates.beta2 = static_cast<float>(config_.beta2);
-  rates.rest1 = static_cast<float>(1 - config_.beta1);
-  rates.rest2 = static_cast<float>(1 - config_.beta2);
-  rates.correction = static_cast<float>(1 - std::pow(config_.beta2, n));
-  rates.epsilon = static_cast<float>(config_.eps);
-  rates.rate =
-      static_cast<float>(adamw ? learning_rate / (1 - std::pow(config_.beta1, n)) : learning_rate);
-  const auto kept = static_cast<float>(1 - learning_rate * config_.weight_decay);
-  for (Slot& slot : slots_) {
+  rates.beta1 = static_cast<float>(c.beta1);
+  rates.beta2 = static_cast<float>(c.beta2);
+  rates.rest1 = static_cast<float>(1 - c.beta1);
+  rates.rest2 = static_cast<float>(1 - c.beta2);
+  rates.correction = static_cast<float>(1 - std::pow(c.beta2, n));
+  rates.epsilon = static_cast<float>(c.eps);
+  if (c.name == OptimizerKind::sgd) {
+    rates.rate = static_cast<float>(learning_rate);
+  } else if (c.name == OptimizerKind::nadam) {
+    const MomentumProducts::Step nesterov = products_.of(step, c.beta1, c.momentum_decay);
+    rates.rate =
+        static_cast<float>(learning_rate * nesterov.next / (1 - nesterov.product_with_next));
+    rates.gradient_rate =
+        static_cast<float>(learning_rate * (1 - nesterov.momentum) / (1 - nesterov.product));
+  } else {
+    rates.rate = static_cast<float>(learning_rate / (1 - std::pow(c.beta1, n)));
+  }
+  const auto kept = static_cast<float>(1 - learning_rate * c.weight_decay);
+  for (const Slot& slot : slots_) {
+    if (slot.momentum.defined()) continue;
     rates.keep = slot.weight.decay ? kept : 1;
-    const cuda::Update update{.value = slot.weight.own_value(),
-                              .master = slot.has_master ? slot.value : at::Tensor(),
-                              .gradient = slot.gradient,
-                              .first_moment = slot.first_moment,
-                              .second_moment = slot.second_moment,
-                              .rates = rates,
-                              .stochastic = config_.rounding == Rounding::stochastic,
-                              .seed = seed_of(slot.weight, step)};
-    if (slot.value.is_cuda()) {
-      cuda::update(update);
-      continue;
+    update(slot, slot.gradient, rates, step);
+  }
+  update_matrices(step, learning_rate, gradient_scale, kept);
+}
+
+void Optimizer::update_matrices(std::int64_t step, double learning_rate, double gradient_scale,
+                                float keep) {
+  std::vector<MuonMatrix> matrices;
+  std::vector<const Slot*> slots;
+  for (const Slot& slot : slots_)
+    if (slot.momentum.defined() && slot.value.numel() > 0) {
+      matrices.push_back({slot.momentum, slot.gradient, *slot.weight.matrix});
+      slots.push_back(&slot);
     }
-    at::parallel_for(0, slot.value.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
-      update_elements(update, begin, end);
-    });
-    if (slot.has_master) update.value.copy_(slot.value);
+  for_each_direction(
+      config_, matrices, gradient_scale, tensor_, [&](std::size_t n, const at::Tensor& direction) {
+        Rates rates;
+        rates.keep = slots[n]->weight.decay ? keep : 1;
+        rates.rate =
+            static_cast<float>(learning_rate * muon_scale(config_.muon_scale, matrices[n].whole));
+        update(*slots[n], direction, rates, step);
+      });
+}
+
+void Optimizer::update(const Slot& slot, const at::Tensor& gradient, const Rates& rates,
+                       std::int64_t step) const {
+  sluice::update({.value = slot.weight.own_value(),
+                  .master = slot.has_master ? slot.value : at::Tensor(),
+                  .gradient = gradient,
+                  .first_moment = slot.first_moment,
+                  .second_moment = slot.second_moment,
+                  .rates = rates,
+                  .stochastic = config_.rounding == Rounding::stochastic,
+                  .seed = seed_of(slot.weight, step)});
+}
+
+void Optimizer::look_ahead(std::span<const Weight> weights, std::int64_t updates,
+                           double learning_rate) {
+  if (updates == 0) return;
+  const auto n = static_cast<double>(updates);
+  const double first = 1 - std::pow(config_.beta1, n), second = 1 - std::pow(config_.beta2, n);
+  for (const Weight& weight : weights) {
+    const auto slot = std::find_if(slots_.begin(), slots_.end(),
+                                   [&](const Slot& s) { return s.weight.name == weight.name; });
+    SLUICE_CHECK(slot != slots_.end() && slot->first_moment.defined() &&
+                     slot->value.numel() == weight.value.numel(),
+                 "{} has no moments of its own here", weight.name);
+    const at::Tensor size = (slot->second_moment.to(at::kFloat) / second).sqrt() + config_.eps;
+    const at::Tensor way = slot->first_moment.to(at::kFloat) * (learning_rate / first) / size;
+    at::Tensor value = weight.value;
+    value.copy_((slot->has_master ? slot->value : weight.value.to(at::kFloat)) - way);
   }
 }
 
@@ -193,6 +172,7 @@ std::vector<Optimizer::State> Optimizer::states() const {
       states.push_back({slot.weight.name + state, tensor, slot.weight.name, slot.weight.own});
     };
     if (slot.has_master) add("/master", slot.value);
+    if (slot.momentum.defined()) add("/momentum", slot.momentum);
     if (slot.first_moment.defined()) {
       add("/first_moment", slot.first_moment);
       add("/second_moment", slot.second_moment);

@@ -1,6 +1,7 @@
-// AdamW and plain SGD over named parameters, and the learning-rate schedule. Each element is
-// updated by itself in a fixed order of operations: its new value depends only on its own value,
-// gradient and state, and not on the other rows that the same rank updates.
+// AdamW, NAdam, Muon and plain SGD over named parameters, and the learning-rate schedule. Each
+// element is updated by itself in a fixed order of operations: its new value depends only on its
+// own value, gradient and state, and not on the other rows that the same rank updates. Muon's
+// matrices are the exception: they are updated as wholes (optim/muon.h).
 //
 // Updates are computed in fp32. bf16 values are widened first, and those that change are rounded
 // once: to the nearest, or stochastically, that is, up or down at random with probabilities that
@@ -14,48 +15,51 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "sluice/comm/tensors/group.h"
 #include "sluice/config/config.h"
+#include "sluice/optim/weight.h"
 
 namespace sluice {
 
-// A weight as this rank holds it. The tensors share the model's memory and are contiguous.
-struct Weight {
-  std::string name;
-  at::Tensor value;
-  at::Tensor gradient;
-  bool decay = true;    // weight decay applies
-  bool counted = true;  // in the gradient norm: exactly one of the ranks that hold it counts it
-  RowRange own;         // the rows that this rank updates; other data ranks update the others
-  std::string drawn_as = {};  // the name that stochastic rounding uses; empty: `name`
-  std::int64_t place = 0;     // of its first element in the whole weight
-  // Of a sharded weight, whose tensors hold the own rows only: all rows there are. 0: they hold
-  // all.
-  std::int64_t sharded_rows = 0;
+namespace cuda {
+struct UpdateRates;
+}
 
-  std::int64_t rows() const { return sharded_rows > 0 ? sharded_rows : value.size(0); }
-  std::int64_t width() const {  // elements of a row
-    return c10::multiply_integers(value.sizes().slice(1));
-  }
-  // Some rows of one of its tensors. REQUIRES: own ones, of a sharded weight.
-  at::Tensor rows_of(const at::Tensor& tensor, const RowRange& rows) const {
-    const std::int64_t first = sharded_rows > 0 ? own.begin : 0;
-    return tensor.slice(0, rows.begin - first, rows.end - first);
-  }
-  at::Tensor own_value() const { return rows_of(value, own); }
-  at::Tensor own_gradient() const { return rows_of(gradient, own); }
+// NAdam's momentum of a step, and the product of those up to it.
+class MomentumProducts {
+ public:
+  struct Step {
+    double momentum = 0, next = 0;  // of the step, and of the one after it
+    double product = 1, product_with_next = 1;
+  };
+  // From 1. What went before is worked out anew where it is not the step after the last one.
+  Step of(std::int64_t step, double beta1, double decay);
+
+ private:
+  std::int64_t step_ = 0;
+  double product_ = 1;  // of steps 1 to step_
 };
 
 class Optimizer {
  public:
-  // Masters and states cover the own rows only. `seed` is that of stochastic rounding.
-  Optimizer(const OptimizerConfig& config, std::uint64_t seed, const std::vector<Weight>& weights);
+  // Masters and states cover the own rows only. `seed` is that of stochastic rounding. `tensor`,
+  // the tensor ranks, among which matrices are put together, outlives the optimizer; null: there is
+  // one.
+  Optimizer(const OptimizerConfig& config, std::uint64_t seed, const std::vector<Weight>& weights,
+            TensorGroup* tensor = nullptr);
 
-  // One update of the own rows with gradients times `gradient_scale`. `step` counts from 1.
+  // One update of the own rows with gradients times `gradient_scale`. `step` counts from 1. Tensor
+  // ranks call it together.
   void step(std::int64_t step, double learning_rate, double gradient_scale);
+
+  // Moves the values of `weights`, which must be among those it updates, ahead by one more update
+  // along the corrected moments that `updates` updates left, as if no gradient came; without decay.
+  // REQUIRES: AdamW or NAdam, whole moments.
+  void look_ahead(std::span<const Weight> weights, std::int64_t updates, double learning_rate);
 
   // keep() copies the own rows of masters (or of weights that have none) and of states. restore()
   // goes back to the last copy.
@@ -76,7 +80,8 @@ class Optimizer {
     Weight weight;
     at::Tensor value;                        // own rows: the master or the weight itself
     at::Tensor gradient;                     // own rows
-    at::Tensor first_moment, second_moment;  // AdamW
+    at::Tensor first_moment, second_moment;  // AdamW, NAdam
+    at::Tensor momentum;                     // Muon
     bool has_master = false;
     std::vector<at::Tensor> kept;  // as in tensors()
 
@@ -86,9 +91,15 @@ class Optimizer {
   // The seed of the random bits, from the first own row of the weight on.
   std::uint64_t seed_of(const Weight& weight, std::int64_t step) const;
 
+  void update(const Slot& slot, const at::Tensor& gradient, const cuda::UpdateRates& rates,
+              std::int64_t step) const;
+  void update_matrices(std::int64_t step, double learning_rate, double gradient_scale, float keep);
+
   OptimizerConfig config_;
   std::uint64_t seed_;
+  TensorGroup* tensor_;
   std::vector<Slot> slots_;
+  MomentumProducts products_;
 };
 
 // The factor that clips a gradient of this norm to `max_norm`; 1 where it is small enough, or where

@@ -46,6 +46,7 @@ std::vector<Variant> variants(const RunPlan& plan) {
   add("async-1f1b", "async-1f1b", "", [](auto&) {});
   add("async-1f1b, stash", "async-1f1b", "asynchronous.weights=stash", stash);
   add("pipedream-2bw", "pipedream-2bw", "", [](auto&) {});
+  add("xpipe", "xpipe", "", [](auto&) {});
   for (const AmdpOrder order : {AmdpOrder::a, AmdpOrder::rounded_a, AmdpOrder::r, AmdpOrder::t}) {
     if (order == (plan.mesh.pipeline % 4 == 0 ? AmdpOrder::rounded_a : AmdpOrder::a)) continue;
     const std::string name = fmt::format("amdp {}", order);

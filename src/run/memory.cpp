@@ -4,6 +4,7 @@
 
 #include "sluice/cost/buffers.h"
 #include "sluice/run/copies.h"
+#include "sluice/run/optimizer_states.h"
 #include "sluice/run/sharding.h"
 #include "sluice/schedule/staleness.h"
 
@@ -22,6 +23,38 @@ std::int64_t versions_of(const RunPlan& plan, int device) {
   return weights_held(plan.schedule, of_stage)[static_cast<std::size_t>(device)];
 }
 
+// Of what a rank updates: states; and these with the weights that have no masters.
+struct UpdatedBytes {
+  std::int64_t states = 0, kept = 0;
+};
+
+// Where matrices are dealt as wholes: of the rank that has most. Else of the largest share of each
+// weight.
+UpdatedBytes updated_bytes(const RunPlan& plan, int device) {
+  const bool masters =
+      plan.config.optimizer.master_weights && plan.config.training.dtype != NumberType::float32;
+  UpdatedBytes divided;
+  std::vector<UpdatedBytes> dealt(static_cast<std::size_t>(plan.mesh.shard));
+  for (const int stage : plan.stages_of(device)) {
+    if (!updates_stage(plan, stage, device)) continue;
+    const std::vector<ParameterShape> parameters =
+        stage_parameters(plan.shape, plan.layers_of(stage));
+    const MatrixOwners owners(plan.config.optimizer, stage, parameters, plan.mesh.shard);
+    for (const ParameterShape& parameter : parameters) {
+      const int owner = owners.owner_of(parameter.name);
+      const std::int64_t own = owner < 0 ? parameter.shard_count(plan.mesh.tensor, plan.mesh.shard)
+                                         : parameter.count(plan.mesh.tensor);
+      UpdatedBytes& bytes = owner < 0 ? divided : dealt[static_cast<std::size_t>(owner)];
+      bytes.states += own * state_bytes(plan.config, parameter);
+      bytes.kept +=
+          own * (state_bytes(plan.config, parameter) + (masters ? 0 : plan.element_bytes()));
+    }
+  }
+  const auto most = std::max_element(
+      dealt.begin(), dealt.end(), [](const auto& a, const auto& b) { return a.states < b.states; });
+  return {divided.states + most->states, divided.kept + most->kept};
+}
+
 }  // namespace
 
 int accumulators_of(const RunPlan& plan, int device) {
@@ -30,28 +63,22 @@ int accumulators_of(const RunPlan& plan, int device) {
 }
 
 WeightBytes weight_bytes(const RunPlan& plan, int device) {
-  constexpr std::int64_t kFloat = 4;
-  const OptimizerConfig& optimizer = plan.config.optimizer;
   const std::vector<int> stages = plan.stages_of(device);
-  std::int64_t count = 0, sharded = 0, updated = 0;
+  std::int64_t count = 0, sharded = 0;
   for (const int stage : stages)
     for (const ParameterShape& parameter : stage_parameters(plan.shape, plan.layers_of(stage))) {
-      const std::int64_t own = parameter.shard_count(plan.mesh.tensor, plan.mesh.shard);
       count += parameter.count(plan.mesh.tensor);
-      sharded += own;
-      updated += updates_stage(plan, stage, device) ? own : 0;
+      sharded += parameter.shard_count(plan.mesh.tensor, plan.mesh.shard);
     }
-  const bool masters = optimizer.master_weights && plan.element_bytes() < kFloat;
-  const std::int64_t moments =
-      (optimizer.name == OptimizerKind::adamw ? 2 : 0) * bytes_of(optimizer.state_dtype);
+  const UpdatedBytes updated = updated_bytes(plan, device);
   const GatheredBytes gathered = plan.sharded() ? gathered_bytes(plan, stages) : GatheredBytes();
   const std::int64_t held = plan.sharded() ? sharded : count;
   return {.weights = (plan.endless ? versions_of(plan, device) : held) * plan.element_bytes() +
                      gathered.weights,
           .gradients =
               held * accumulators_of(plan, device) * plan.gradient_bytes() + gathered.gradients,
-          .optimizer = updated * (moments + (masters ? kFloat : 0)),
-          .kept = updated * (moments + (masters ? kFloat : plan.element_bytes())),
+          .optimizer = updated.states,
+          .kept = updated.kept,
           .own_gradients = held * plan.gradient_bytes(),
           .messages = gathered.messages};
 }

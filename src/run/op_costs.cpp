@@ -2,6 +2,7 @@
 
 #include "sluice/base/error.h"
 #include "sluice/run/memory.h"
+#include "sluice/run/optimizer_states.h"
 #include "sluice/run/stash.h"
 
 namespace sluice {
@@ -10,9 +11,12 @@ namespace {
 // Gradients of a stage that its first data rank hands to those that add them up.
 std::int64_t reduced_bytes(const RunPlan& plan, int stage) {
   std::int64_t elements = 0;
-  for (const ParameterShape& p : stage_parameters(plan.shape, plan.layers_of(stage))) {
+  const auto parameters = stage_parameters(plan.shape, plan.layers_of(stage));
+  const MatrixOwners owners(plan.config.optimizer, stage, parameters, plan.mesh.shard);
+  for (const ParameterShape& p : parameters) {
     const std::int64_t rows = p.rows(plan.mesh.tensor), width = p.count(plan.mesh.tensor) / rows;
-    const BlockRows own = share_rows(rows, 0, plan.mesh.data());
+    const BlockRows own =
+        summed_rows(rows, 0, plan.mesh.shard, 0, plan.mesh.replicate, owners.owner_of(p.name));
     elements += (rows - (own.end - own.begin)) * width;
   }
   return elements * plan.gradient_bytes();

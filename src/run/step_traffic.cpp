@@ -5,6 +5,7 @@
 #include "sluice/cost/head_share.h"
 #include "sluice/run/copies.h"
 #include "sluice/run/memory.h"
+#include "sluice/run/optimizer_states.h"
 #include "sluice/run/sharding.h"
 
 namespace sluice {
@@ -103,25 +104,28 @@ std::int64_t repeated_elements(const RunPlan& plan, int stage, std::int64_t data
 
 // Gradients to the data rank that adds them up, and the sums to those that update the same rows;
 // updated rows to those that did not. Of sharded parameters only replicas' gradients are left.
-void add_data_traffic(const RunPlan& plan, int stage, std::int64_t data_rank, Traffic& traffic) {
-  const std::int64_t data = plan.mesh.shard * plan.mesh.replicate;
-  const std::int64_t shard = data_rank % plan.mesh.shard, replica = data_rank / plan.mesh.shard;
+void add_data_traffic(const RunPlan& plan, int stage, int data_rank, Traffic& traffic) {
+  const int shard = data_rank % plan.mesh.shard, replica = data_rank / plan.mesh.shard;
   const auto count = [](BlockRows rows) { return rows.end - rows.begin; };
-  for (const ParameterShape& p : stage_parameters(plan.shape, plan.layers_of(stage))) {
+  const auto parameters = stage_parameters(plan.shape, plan.layers_of(stage));
+  const MatrixOwners owners(plan.config.optimizer, stage, parameters, plan.mesh.shard);
+  for (const ParameterShape& p : parameters) {
     const std::int64_t rows = p.rows(plan.mesh.tensor), width = p.count(plan.mesh.tensor) / rows;
+    const int owner = owners.owner_of(p.name);
     const std::int64_t summed =
-        count(share_rows(rows, shard * plan.mesh.replicate + replica, data)) * width;
-    const std::int64_t own = count(share_rows(rows, shard, plan.mesh.shard)) * width;
+        count(summed_rows(rows, shard, plan.mesh.shard, replica, plan.mesh.replicate, owner)) *
+        width;
+    const std::int64_t own = count(shard_rows(rows, shard, plan.mesh.shard, owner)) * width;
     const std::int64_t added = plan.sharded() ? own : rows * width;
     traffic.add(TrafficClass::gradient, added - summed + summed * (plan.mesh.replicate - 1));
     if (!plan.sharded()) traffic.add(TrafficClass::parameter, own * (plan.mesh.shard - 1));
   }
 }
 
-// Between the devices that hold copies of a stage, of the rows that the rank updates: gradients,
-// and the weights that an owner sends; and a tied head's gradient and the lookup's, where they are
+// Of the rows that the rank updates: between the devices that hold copies of a stage gradients, and
+// the weights that an owner sends; and a tied head's gradient and the lookup's, where they are
 // on different devices.
-void add_copies_traffic(const RunPlan& plan, int device, int stage, std::int64_t data_rank,
+void add_update_traffic(const RunPlan& plan, int device, int stage, int data_rank,
                         Traffic& traffic) {
   const auto count = [](const CopyPeers& peers) { return std::ssize(peers.to); };
   const std::int64_t gradients = count(gradient_peers(plan, stage, device));
@@ -129,10 +133,17 @@ void add_copies_traffic(const RunPlan& plan, int device, int stage, std::int64_t
   const bool end = stage == 0 || stage + 1 == plan.schedule.num_stages();
   const std::int64_t tied =
       plan.shape.tied_embeddings && end ? count(tied_peers(plan, stage, device)) : 0;
-  for (const ParameterShape& p : stage_parameters(plan.shape, plan.layers_of(stage))) {
+  const auto parameters = stage_parameters(plan.shape, plan.layers_of(stage));
+  const MatrixOwners owners(plan.config.optimizer, stage, parameters, plan.mesh.shard);
+  const bool updates = updates_stage(plan, stage, device);
+  for (const ParameterShape& p : parameters) {
     const std::int64_t rows = p.rows(plan.mesh.tensor), width = p.count(plan.mesh.tensor) / rows;
-    const BlockRows own = share_rows(rows, data_rank % plan.mesh.shard, plan.mesh.shard);
+    const BlockRows own =
+        shard_rows(rows, data_rank % plan.mesh.shard, plan.mesh.shard, owners.owner_of(p.name));
     const std::int64_t elements = (own.end - own.begin) * width;
+    // Muon's matrices are put together.
+    if (updates && by_muon(plan.config.optimizer, p))
+      traffic.add(TrafficClass::optimizer, elements * (plan.mesh.tensor - 1));
     traffic.add(TrafficClass::gradient, gradients * elements);
     traffic.add(TrafficClass::parameter, values * elements);
     if (p.name == (stage == 0 ? "embedding.weight" : "head.weight"))
@@ -182,7 +193,7 @@ Traffic step_traffic(const RunPlan& plan, int device, int data_rank) {
     if (plan.sequence_norms())
       traffic.add(TrafficClass::norm, (t - 1) * shared_elements(plan, stage, data_rank));
     add_data_traffic(plan, stage, data_rank, traffic);
-    add_copies_traffic(plan, device, stage, data_rank, traffic);
+    add_update_traffic(plan, device, stage, data_rank, traffic);
     if (t > plan.shape.kv_heads)
       traffic.add(TrafficClass::norm,
                   (t / plan.shape.kv_heads - 1) * repeated_elements(plan, stage, data_rank));

@@ -1,8 +1,10 @@
 #include "sluice/run/workspace.h"
 
 #include <algorithm>
+#include <map>
 
 #include "sluice/cost/head_share.h"
+#include "sluice/run/optimizer_states.h"
 #include "sluice/run/stash.h"
 #include "sluice/run/workspace_gpu.h"
 
@@ -125,9 +127,34 @@ OpWorkspace head_workspace(const RunPlan& plan, std::int64_t tokens) {
   return bytes;
 }
 
+namespace {
+
+// Muon's matrices: the momentum of a batch of one shape put together, then the iteration's tensors.
+std::int64_t muon_workspace(const RunPlan& plan, int stage) {
+  const OptimizerConfig& optimizer = plan.config.optimizer;
+  const std::int64_t e = optimizer.muon_dtype == IterationType::bfloat16 ? 2 : kFloat;
+  std::map<std::vector<std::int64_t>, std::int64_t> shapes;
+  for (const ParameterShape& parameter : stage_parameters(plan.shape, plan.layers_of(stage)))
+    if (by_muon(optimizer, parameter)) ++shapes[parameter.shape];
+  std::int64_t most = 0;
+  for (const auto& [shape, count] : shapes) {
+    const std::int64_t batch = plan.on_gpu() ? std::min(count, muon_batch(shape[0], shape[1])) : 1;
+    const std::int64_t whole = batch * shape[0] * shape[1];
+    const std::int64_t side = batch * std::min(shape[0], shape[1]);
+    const std::int64_t square = side * std::min(shape[0], shape[1]);
+    const std::int64_t gathered = plan.mesh.tensor > 1 ? 2 * whole * kFloat : 0;
+    most = std::max(
+        {most, 3 * whole * kFloat + gathered, whole * kFloat + 3 * whole * e + 3 * square * e});
+  }
+  return most;
+}
+
+}  // namespace
+
 std::int64_t workspace_bytes(const RunPlan& plan, std::span<const int> stages) {
   std::int64_t most = 0;
   for (const int stage : stages) {
+    most = std::max(most, muon_workspace(plan, stage));
     const StageLayers layers = plan.layers_of(stage);
     for (int slice = 0; slice < plan.schedule.num_slices; ++slice) {
       const TokenShare share = plan.largest_share(slice);

@@ -7,11 +7,16 @@
 namespace sluice {
 
 OpenWindows::OpenWindows(const RunPlan& plan, int device, const std::map<int, Stage*>& stages,
-                         std::int64_t updates)
+                         std::int64_t updates, const Predict& predict)
     : plan_(plan), stages_(stages), next_(updates) {
   const int accumulators = accumulators_of(plan, device);
-  for (const auto& [number, stage] : stages)
-    versions_.emplace(number, StageVersions(*stage, plan.schedule, accumulators, updates));
+  for (const auto& [number, stage] : stages) {
+    StageVersions::Predict of_stage;
+    if (predict)
+      of_stage = [predict, number = number](std::int64_t made) { predict(number, made); };
+    versions_.emplace(
+        number, StageVersions(*stage, plan.schedule, accumulators, updates, std::move(of_stage)));
+  }
 }
 
 void OpenWindows::open(std::int64_t window, GlobalBatch batch) {
@@ -47,6 +52,11 @@ double OpenWindows::loss() const {
 void OpenWindows::settle() {
   for (auto& [number, versions] : versions_)
     versions.settle(next_);
+}
+
+void OpenWindows::use_predictions() {
+  for (auto& [number, versions] : versions_)
+    versions.use_prediction(next_ + 1);
 }
 
 void OpenWindows::before_update() {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 
 #include "sluice/run/plan.h"
@@ -14,9 +15,12 @@ namespace sluice {
 
 class OpenWindows {
  public:
+  // Moves the weights in place of a stage ahead by one update (StageVersions::Predict).
+  using Predict = std::function<void(int stage, std::int64_t updates)>;
+
   // The stages' weights are what `updates` updates left. All outlive it. REQUIRES: plan.endless.
   OpenWindows(const RunPlan& plan, int device, const std::map<int, Stage*>& stages,
-              std::int64_t updates);
+              std::int64_t updates, const Predict& predict);
 
   // The window whose update comes next.
   std::int64_t next() const { return next_; }
@@ -31,6 +35,8 @@ class OpenWindows {
   double loss() const;
   // Around the update of that window.
   void settle();
+  // Puts in place the weights that forwards of the window behind it have used.
+  void use_predictions();
   void before_update();
   WindowCounts after_update();
   // As if an update of a window that was finished before this run began were just made.

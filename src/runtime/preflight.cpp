@@ -7,6 +7,7 @@
 
 #include "sluice/base/error.h"
 #include "sluice/cost/parameters.h"
+#include "sluice/run/optimizer_states.h"
 #include "sluice/runtime/files/checkpoint_folder.h"
 #include "sluice/runtime/planned_batch.h"
 #include "sluice/runtime/weights/saved_model.h"
@@ -20,21 +21,17 @@ std::vector<TensorSpec> saved_tensors(const RunPlan& plan) {
   const auto dtype_of = [](NumberType type) {
     return type == NumberType::bfloat16 ? Dtype::bf16 : Dtype::f32;
   };
-  const OptimizerConfig& optimizer = plan.config.optimizer;
-  const Dtype weights = dtype_of(plan.config.training.dtype);
-  const Dtype moments = dtype_of(optimizer.state_dtype);
   std::vector<TensorSpec> out;
   for (const ParameterShape& parameter :
        stage_parameters(plan.shape, {0, plan.shape.layers, true, true})) {
-    const auto add = [&](const char* state, Dtype dtype) {
-      out.push_back({.name = parameter.name + state, .dtype = dtype, .shape = parameter.shape});
+    const auto add = [&](std::string_view state, NumberType type) {
+      out.push_back({.name = parameter.name + std::string(state),
+                     .dtype = dtype_of(type),
+                     .shape = parameter.shape});
     };
-    add("", weights);
-    if (weights != Dtype::f32 && optimizer.master_weights) add("/master", Dtype::f32);
-    if (optimizer.name == OptimizerKind::adamw) {
-      add("/first_moment", moments);
-      add("/second_moment", moments);
-    }
+    add("", plan.config.training.dtype);
+    for (const StateKind& state : states_of(plan.config, parameter))
+      add(state.suffix, state.type);
   }
   return out;
 }

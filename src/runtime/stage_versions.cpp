@@ -18,19 +18,44 @@ std::vector<at::Tensor> tensors_of(Stage& stage, at::Tensor Parameter::*tensor) 
 }  // namespace
 
 StageVersions::StageVersions(Stage& stage, const Schedule& schedule, int accumulators,
-                             std::int64_t updates)
+                             std::int64_t updates, Predict predict)
     : stage_(stage),
       rule_(schedule.weights),
       updates_(updates),
       accumulators_(accumulators),
       weights_(tensors_of(stage, &Parameter::value), updates),
-      gradients_(tensors_of(stage, &Parameter::gradient), 0) {
+      gradients_(tensors_of(stage, &Parameter::gradient), 0),
+      predict_(std::move(predict)),
+      window_size_(schedule.window_size()) {
   for (int n = 1; n < accumulators; ++n)
     gradients_.add_zeros(n);
 }
 
-std::int64_t StageVersions::version_of_forward(std::int64_t window) const {
-  return rule_ == WeightVersions::previous ? std::max<std::int64_t>(0, window - 1) : updates_;
+std::int64_t StageVersions::version_of_forward(std::int64_t window) {
+  switch (rule_) {
+    case WeightVersions::previous: return std::max<std::int64_t>(0, window - 1);
+    case WeightVersions::predicted: return prediction_of(window).from;
+    case WeightVersions::newest:
+    case WeightVersions::stash: break;
+  }
+  return updates_;
+}
+
+// The first forward of a window predicts for all, if updates are to come before the window's own.
+StageVersions::Prediction& StageVersions::prediction_of(std::int64_t window) {
+  const auto [found, first] = predictions_.try_emplace(window, updates_, window_size_);
+  if (first && updates_ < window) {
+    SLUICE_CHECK(updates_ == window - 1, "window {} after {} updates", window, updates_);
+    weights_.use(updates_);
+    weights_.add_copy(key_of(window));
+    weights_.use(key_of(window));
+    if (predict_) predict_(updates_);
+  }
+  return found->second;
+}
+
+void StageVersions::use_prediction(std::int64_t window) {
+  weights_.use(weights_.has(key_of(window)) ? key_of(window) : updates_);
 }
 
 void StageVersions::before(const Op& op, std::int64_t window, WindowCounts& counts) {
@@ -42,7 +67,12 @@ void StageVersions::before(const Op& op, std::int64_t window, WindowCounts& coun
   if (is_compute(op.kind)) {
     const auto used = used_.find(op.microbatch);
     SLUICE_CHECK(used != used_.end(), "microbatch {} is not open", op.microbatch);
-    weights_.use(rule_ == WeightVersions::newest ? updates_ : used->second);
+    if (rule_ == WeightVersions::predicted && op.kind == OpKind::F)
+      use_prediction(window);
+    else
+      weights_.use(rule_ == WeightVersions::newest || rule_ == WeightVersions::predicted
+                       ? updates_
+                       : used->second);
     if (gives_input_gradient(op.kind)) {
       const std::int64_t mismatch = weights_.in_place() - used->second;
       const auto last = static_cast<std::int64_t>(counts.by_mismatch.size()) - 1;
@@ -54,6 +84,14 @@ void StageVersions::before(const Op& op, std::int64_t window, WindowCounts& coun
 }
 
 void StageVersions::after(const Op& op) {
+  if (op.kind == OpKind::F && rule_ == WeightVersions::predicted) {
+    const std::int64_t window = op.microbatch / window_size_;
+    weights_.use(updates_);
+    if (--predictions_.at(window).forwards == 0) {
+      predictions_.erase(window);
+      weights_.drop(key_of(window));
+    }
+  }
   if (!gives_weight_gradient(op.kind)) return;
   used_.erase(op.microbatch);
   weights_.use(updates_);
@@ -69,7 +107,7 @@ bool StageVersions::is_used(std::int64_t version) const {
 // REQUIRES: the newest are in place.
 void StageVersions::drop_before(std::int64_t oldest) {
   for (const std::int64_t version : weights_.keys())
-    if (version < oldest && !is_used(version)) weights_.drop(version);
+    if (version >= 0 && version < oldest && !is_used(version)) weights_.drop(version);
 }
 
 void StageVersions::drop_unused() {

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 
 #include "sluice/model/alternates.h"
@@ -22,8 +23,14 @@ struct WindowCounts {
 
 class StageVersions {
  public:
+  // Moves the stage's weights in place ahead by one update, from what so many updates left.
+  using Predict = std::function<void(std::int64_t updates)>;
+
   // The weights in place are version `updates`, what so many updates left. The stage outlives it.
-  StageVersions(Stage& stage, const Schedule& schedule, int accumulators, std::int64_t updates);
+  // `predict` is for schedules whose weights are predicted; without it those in place are taken for
+  // predicted ones.
+  StageVersions(Stage& stage, const Schedule& schedule, int accumulators, std::int64_t updates,
+                Predict predict = {});
 
   // Puts in place what an op of the stage needs, and counts it.
   void before(const Op& op, std::int64_t window, WindowCounts& counts);
@@ -31,6 +38,8 @@ class StageVersions {
   void after(const Op& op);
   // Puts the newest weights and a window's gradients in place.
   void settle(std::int64_t window);
+  // Puts in place what forwards of the window have used, where they are not done.
+  void use_prediction(std::int64_t window);
   // The update of a window, around the change of the weights: keeps a copy of those that later ops
   // need; then the gradients are zero again.
   void before_update();
@@ -48,7 +57,16 @@ class StageVersions {
   }
 
  private:
-  std::int64_t version_of_forward(std::int64_t window) const;
+  // A window's forwards on predicted weights.
+  struct Prediction {
+    std::int64_t from = 0;      // how many updates had been made
+    std::int64_t forwards = 0;  // to come
+  };
+  // The content of weights_ that holds it.
+  static std::int64_t key_of(std::int64_t window) { return -1 - window; }
+
+  std::int64_t version_of_forward(std::int64_t window);
+  Prediction& prediction_of(std::int64_t window);
   bool is_used(std::int64_t version) const;
   void drop_before(std::int64_t oldest);
   void drop_unused();
@@ -57,9 +75,12 @@ class StageVersions {
   WeightVersions rule_;
   std::int64_t updates_;
   int accumulators_;
-  Alternates weights_;                         // by version
-  Alternates gradients_;                       // by window mod accumulators
-  std::map<std::int32_t, std::int64_t> used_;  // version of each open microbatch's forward
+  Alternates weights_;    // by version
+  Alternates gradients_;  // by window mod accumulators
+  Predict predict_;
+  std::int64_t window_size_;
+  std::map<std::int64_t, Prediction> predictions_;  // by window, where forwards are to come
+  std::map<std::int32_t, std::int64_t> used_;       // version of each open microbatch's forward
 };
 
 }  // namespace sluice

@@ -1,6 +1,7 @@
 #include "sluice/runtime/trainer.h"
 
 #include "sluice/base/error.h"
+#include "sluice/run/optimizer_states.h"
 #include "sluice/runtime/gpu_memory.h"
 #include "sluice/runtime/out_of_memory.h"
 #include "sluice/runtime/planned_batch.h"
@@ -44,8 +45,9 @@ Trainer::Trainer(const RunPlan& plan, const Dataset& data, Communicator& world,
   forwards_ = forward_only(plan.endless ? plan.endless->whole(1) : plan.schedule);
   evaluator_ = std::make_unique<Executor>(forwards_, local_, boundaries(), boundary(), true);
   copies_ = std::make_unique<StageCopies>(plan_, *pipeline_, traffic_, weights_);
-  optimizer_ = std::make_unique<Optimizer>(
-      plan.config.optimizer, static_cast<std::uint64_t>(plan.config.debug.seed), updated_weights());
+  optimizer_ = std::make_unique<Optimizer>(plan.config.optimizer,
+                                           static_cast<std::uint64_t>(plan.config.debug.seed),
+                                           updated_weights(), &tensor_group_);
   sums_ = std::make_unique<GradientSums>(
       GradientSums::Parts{tensor_group_, data_parallel_, *copies_, local_, weights_});
   deferral_ = std::make_unique<Deferral>(plan_, *optimizer_, *copies_, data_parallel_, all_weights_,
@@ -56,22 +58,31 @@ Trainer::Trainer(const RunPlan& plan, const Dataset& data, Communicator& world,
 }
 
 void Trainer::collect_weights() {
+  const OptimizerConfig& optimizer = plan_.config.optimizer;
   for (const auto& [number, stage] : stages_) {
     local_[number] = stage.get();
+    std::vector<ParameterShape> shapes;
+    for (const KeptParameter& kept : stage->kept())
+      shapes.push_back({kept.parameter->name, kept.parameter->shard.whole});
+    const MatrixOwners owners(optimizer, number, shapes, mesh_.shape().shard);
     for (const KeptParameter& kept : stage->kept()) {
       const Parameter* parameter = kept.parameter;
       // A tied weight counts once, as the embedding; the head's copy stays equal to it.
       const bool twice = plan_.shape.tied_embeddings && parameter->name == "head.weight";
       const Shard& shard = parameter->shard;
-      const Weight weight{.name = parameter->name,
-                          .value = kept.value,
-                          .gradient = kept.gradient,
-                          .decay = parameter->decay,
-                          .counted = shard.counted && !twice,
-                          .own = data_parallel_.own_rows(parameter->value.size(0)),
-                          .drawn_as = twice ? "embedding.weight" : "",
-                          .place = shard.first_element(),
-                          .sharded_rows = plan_.sharded() ? parameter->value.size(0) : 0};
+      const int owner = owners.owner_of(parameter->name);
+      Weight weight{.name = parameter->name,
+                    .value = kept.value,
+                    .gradient = kept.gradient,
+                    .decay = parameter->decay,
+                    .counted = shard.counted && !twice,
+                    .own = data_parallel_.own_rows(parameter->value.size(0), owner),
+                    .drawn_as = twice ? "embedding.weight" : "",
+                    .place = shard.first_element(),
+                    .owner = owner,
+                    .sharded_rows = plan_.sharded() ? parameter->value.size(0) : 0};
+      if (by_muon(optimizer, {parameter->name, shard.whole}))
+        weight.matrix = {shard.whole[0], shard.whole[1], shard.dim};
       weights_[number].push_back(weight);
       all_weights_.push_back(weight);
     }
@@ -260,9 +271,18 @@ double Trainer::learning_rate_of(std::int64_t number) const {
                        config.training.steps, config.lr_scheduler.min_lr_ratio);
 }
 
+OpenWindows::Predict Trainer::prediction() {
+  if (plan_.schedule.weights != WeightVersions::predicted) return {};
+  return [this](int stage, std::int64_t updates) {
+    // What is in place then is what was predicted before the run was resumed.
+    if (going_back_) return;
+    optimizer_->look_ahead(weights_.at(stage), updates, learning_rate_of(updates + 1));
+  };
+}
+
 void Trainer::begin_windows(std::int64_t updates) {
   const int device = mesh_.place().pipeline;
-  windows_.emplace(plan_, device, local_, updates);
+  windows_.emplace(plan_, device, local_, updates, prediction());
   std::vector<Parameter*> updated;
   for (const auto& [number, stage] : stages_)
     if (updates_stage(plan_, number, device))
@@ -272,7 +292,11 @@ void Trainer::begin_windows(std::int64_t updates) {
   deferral_->set_before_update([this](const StepResult& result) {
     windows_->before_update();
     // Of several versions all but the last were made in steps before the one that is saved.
-    older_->before_update(saves_ && (older_->most() > 1 || saves_(result)));
+    const bool keeps = saves_ && (older_->most() > 1 || saves_(result));
+    // Of weights that were predicted these are what forwards have used.
+    if (keeps && plan_.schedule.weights == WeightVersions::predicted) windows_->use_predictions();
+    older_->before_update(keeps);
+    windows_->settle();
   });
 }
 
@@ -306,6 +330,7 @@ void Trainer::go_on_from(std::int64_t number, const std::function<bool(int)>& ol
   const bool known = older(static_cast<int>(number - first));
   begin_windows(known ? first : number);
   open_windows(number, number + plan_.endless->ahead());
+  going_back_ = known;
   for (std::int64_t part = first; part < number; ++part) {
     run_early(static_cast<int>(part), number);
     if (!known) continue;
@@ -320,6 +345,7 @@ void Trainer::go_on_from(std::int64_t number, const std::function<bool(int)>& ol
     }
     windows_->after_past_update();
   }
+  going_back_ = false;
 }
 
 void Trainer::take_in() {

@@ -97,6 +97,7 @@ class Trainer {
 
  private:
   void begin_windows(std::int64_t updates);
+  OpenWindows::Predict prediction();
   void open_windows(std::int64_t first, std::int64_t last);
   void run_early(int part, std::int64_t window);
   StepResult overlapping_step(std::int64_t number, const std::function<bool()>& stop);
@@ -156,6 +157,7 @@ class Trainer {
   std::unique_ptr<GradientSums> sums_;
   std::unique_ptr<Deferral> deferral_;
   std::optional<OpenWindows> windows_;  // where steps overlap
+  bool going_back_ = false;             // forwards of a resumed run are computed again
   std::optional<OlderWeights> older_;   // likewise
   std::function<bool(const StepResult&)> saves_;
   GlobalBatch batch_;                             // of the step

@@ -18,13 +18,15 @@ using Program = std::vector<Op>;
 
 // Which weights the forwards and backwards of a microbatch use, where updates come between them.
 enum class WeightVersions {
-  newest,   // whatever the device holds at the moment
-  stash,    // a backward uses what its forward used
-  previous  // all of window w uses the weights that the update of window w - 2 left
+  newest,    // whatever the device holds at the moment
+  stash,     // a backward uses what its forward used
+  previous,  // all of window w uses the weights that the update of window w - 2 left
+  predicted  // a window's forwards use what its first one predicts of the updates to come; a
+             // backward uses the newest
 };
 
 constexpr auto names_of(WeightVersions) {
-  return std::array<std::string_view, 3>{"newest", "stash", "previous"};
+  return std::array<std::string_view, 4>{"newest", "stash", "previous", "predicted"};
 }
 
 struct Schedule {

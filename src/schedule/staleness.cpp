@@ -14,16 +14,20 @@ class HeldStage {
  public:
   explicit HeldStage(WeightVersions weights) : weights_(weights) {}
 
-  // The version that a forward of a window uses.
-  int version_of_forward(int window) const {
-    return weights_ == WeightVersions::previous ? std::max(0, window - 1) : updates_;
+  // The version that a forward of a window uses, or that its weights were predicted from.
+  int version_of_forward(int window) {
+    if (weights_ == WeightVersions::previous) return std::max(0, window - 1);
+    if (weights_ == WeightVersions::predicted)
+      return predicted_from_.try_emplace(window, updates_).first->second;
+    return updates_;
   }
   void forward(std::size_t cell, int window) { used_[cell] = version_of_forward(window); }
   // The updates between a forward and its backward, which no longer needs its weights.
   int backward(std::size_t cell) {
     const auto found = used_.find(cell);
     if (found == used_.end()) return 0;  // reported by the proof
-    const int mismatch = weights_ == WeightVersions::newest ? updates_ - found->second : 0;
+    const bool newest = weights_ == WeightVersions::newest || weights_ == WeightVersions::predicted;
+    const int mismatch = newest ? updates_ - found->second : 0;
     used_.erase(found);
     return mismatch;
   }
@@ -33,6 +37,10 @@ class HeldStage {
   // Versions kept at the moment, where `window` is the first that has forwards to come.
   int copies(int window) const {
     if (weights_ == WeightVersions::newest) return 1;
+    if (weights_ == WeightVersions::predicted) {
+      const auto from = predicted_from_.find(window);
+      return from != predicted_from_.end() && from->second < window ? 2 : 1;
+    }
     std::set<int> kept = {updates_};
     for (const auto& [cell, version] : used_)
       kept.insert(version);
@@ -45,7 +53,8 @@ class HeldStage {
  private:
   WeightVersions weights_;
   int updates_ = 0;
-  std::map<std::size_t, int> used_;  // version of each forward whose backward is to come
+  std::map<int, int> predicted_from_;  // by window
+  std::map<std::size_t, int> used_;    // version of each forward whose backward is to come
 };
 
 class Counter {
@@ -75,7 +84,9 @@ class Counter {
       stages.emplace(stage, HeldStage(schedule_.weights));
       forwards[stage];
     }
-    if (schedule_.weights == WeightVersions::previous)
+    const bool counts_forwards = schedule_.weights == WeightVersions::previous ||
+                                 schedule_.weights == WeightVersions::predicted;
+    if (counts_forwards)
       for (const Op& op : program)
         if (op.kind == OpKind::F) forwards[op.stage].insert(schedule_.window_of(op));
 
@@ -106,7 +117,7 @@ class Counter {
       }
       if (op.kind == OpKind::F) {
         note_forward(held->second, op, device, i);
-        if (schedule_.weights == WeightVersions::previous) {
+        if (counts_forwards) {
           std::multiset<int>& to_come = forwards[op.stage];
           to_come.erase(to_come.find(window));
         }

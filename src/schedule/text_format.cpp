@@ -160,7 +160,7 @@ std::string metadata_string(const Json& value, std::string_view key) {
 WeightVersions metadata_weights(const Json& value) {
   const std::string text = metadata_string(value, "weights");
   if (const auto weights = named<WeightVersions>(text)) return *weights;
-  throw user_error("row 1: metadata 'weights' is '{}': needs newest, stash or previous",
+  throw user_error("row 1: metadata 'weights' is '{}': needs newest, stash, previous or predicted",
                    shown(text));
 }
 

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
+
+#include "sluice/optim/muon.h"
 
 namespace sluice {
 namespace {
@@ -40,10 +43,102 @@ TEST(Optimizer, UpdatesAsTheFormulasSayInDoublePrecision) {
   EXPECT_LT((value.to(at::kDouble) - w).abs().max().item<double>(), 1e-6);
 }
 
+// The definition, with a product over all steps.
+TEST(Optimizer, NAdamUpdatesAsTheFormulasSayInDoublePrecision) {
+  at::manual_seed(6);
+  const at::Tensor value = at::randn({17, 5}), gradient = at::randn({17, 5});
+  at::Tensor w = value.to(at::kDouble), m = at::zeros_like(w), v = at::zeros_like(w);
+  const OptimizerConfig config{.name = OptimizerKind::nadam, .beta1 = 0.99};
+  const std::vector<Weight> weights = {weight_of(value, gradient, {0, 17})};
+  auto optimizer = std::make_unique<Optimizer>(config, kSeed, weights);
+  const double rate = 0.01, scale = 0.5;
+  const auto momentum = [&](int n) {
+    return config.beta1 * (1 - 0.5 * std::pow(0.96, n * config.momentum_decay));
+  };
+  for (int step = 1; step <= 20; ++step) {
+    gradient.copy_(at::randn({17, 5}));
+    if (step == 11) {  // what the momentum has been is not lost with the object
+      auto resumed = std::make_unique<Optimizer>(config, kSeed, weights);
+      for (std::size_t n = 0; n < 2; ++n)
+        resumed->states()[n].tensor.copy_(optimizer->states()[n].tensor);
+      optimizer = std::move(resumed);
+    }
+    optimizer->step(step, rate, scale);
+    const at::Tensor g = gradient.to(at::kDouble) * scale;
+    m = config.beta1 * m + (1 - config.beta1) * g;
+    v = config.beta2 * v + (1 - config.beta2) * g * g;
+    double product = 1;
+    for (int n = 1; n <= step; ++n)
+      product *= momentum(n);
+    const at::Tensor ahead = momentum(step + 1) * m / (1 - product * momentum(step + 1)) +
+                             (1 - momentum(step)) * g / (1 - product);
+    w = w * (1 - rate * config.weight_decay) -
+        rate * ahead / ((v / (1 - std::pow(config.beta2, step))).sqrt() + config.eps);
+  }
+  EXPECT_LT((value.to(at::kDouble) - w).abs().max().item<double>(), 1e-6);
+}
+
+Weight matrix_of(const at::Tensor& value, const at::Tensor& gradient) {
+  Weight weight = weight_of(value, gradient, {0, value.size(0)});
+  weight.matrix = Weight::Matrix{value.size(0), value.size(1), 0};
+  return weight;
+}
+
+TEST(Optimizer, MuonUpdatesAsTheFormulasSayInDoublePrecision) {
+  for (const auto& [rows, columns] : {std::pair{24, 24}, {40, 12}, {12, 40}, {1, 7}})
+    for (const MuonScale scaling : {MuonScale::adamw, MuonScale::spectral}) {
+      SCOPED_TRACE(testing::Message() << rows << " x " << columns);
+      at::manual_seed(7);
+      const at::Tensor value = 0.1 * at::randn({rows, columns});
+      const at::Tensor gradient = at::empty_like(value);
+      const at::Tensor norm = at::randn({columns}), norm_gradient = at::empty_like(norm);
+      at::Tensor w = value.to(at::kDouble), sum = at::zeros_like(w);
+      const at::Tensor alone = norm.clone();
+      const OptimizerConfig config{.name = OptimizerKind::muon, .muon_scale = scaling};
+      Weight vector = weight_of(norm, norm_gradient, {0, columns});
+      Optimizer optimizer(config, kSeed, {matrix_of(value, gradient), vector});
+      vector.value = alone;
+      Optimizer adamw({}, kSeed, {vector});
+      const double rate = 0.01, scale = 0.5;
+      for (int step = 1; step <= 20; ++step) {
+        gradient.copy_(at::randn({rows, columns}));
+        norm_gradient.copy_(at::randn({columns}));
+        optimizer.step(step, rate, scale);
+        adamw.step(step, rate, scale);
+        const at::Tensor g = gradient.to(at::kDouble) * scale;
+        sum = config.momentum * sum + g;
+        at::Tensor x = g + config.momentum * sum;
+        x = x / at::norm(x);
+        for (int n = 0; n < 5; ++n) {
+          const at::Tensor a = at::mm(x, x.t());
+          x = 3.4445 * x + at::mm(-4.7750 * a + 2.0315 * at::mm(a, a), x);
+        }
+        const double factor = scaling == MuonScale::adamw
+                                  ? 0.2 * std::sqrt(std::max(rows, columns))
+                                  : std::sqrt(std::max(1.0, 1.0 * rows / columns));
+        w = w * (1 - rate * config.weight_decay) - rate * factor * x;
+      }
+      EXPECT_LT((value.to(at::kDouble) - w).abs().max().item<double>(), 1e-6);
+      EXPECT_TRUE(at::equal(norm, alone));  // what is no matrix is AdamW's
+    }
+}
+
+TEST(Optimizer, MuonBringsSingularValuesNearOne) {
+  at::manual_seed(8);
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor x = at::randn({3, 16, 48}) * at::logspace(-3, 3, 3).view({3, 1, 1});
+    const at::Tensor values = std::get<1>(at::linalg_svd(orthogonalized(x, 5, type)));
+    EXPECT_GT(values.min().item<double>(), 0.6);
+    EXPECT_LT(values.max().item<double>(), 1.3);
+  }
+  EXPECT_TRUE(at::equal(orthogonalized(at::zeros({4, 3}), 5, at::kFloat), at::zeros({4, 3})));
+}
+
 TEST(Optimizer, ARowsNewValueDoesNotDependOnTheRowsUpdatedWithIt) {
   for (const OptimizerConfig& config :
-       {OptimizerConfig{}, OptimizerConfig{.name = OptimizerKind::sgd}, narrow(),
-        narrow(OptimizerKind::sgd)})
+       {OptimizerConfig{}, OptimizerConfig{.name = OptimizerKind::sgd},
+        OptimizerConfig{.name = OptimizerKind::nadam}, narrow(), narrow(OptimizerKind::sgd),
+        narrow(OptimizerKind::nadam)})
     for (const auto type : {at::kFloat, at::kBFloat16}) {
       at::manual_seed(2);
       const at::Tensor start = at::randn({29, 7}).to(type), gradient = at::randn({29, 7});

@@ -51,6 +51,7 @@ class Emulator {
     for (int stage = 0; stage < schedule_.num_stages(); ++stage) {
       masters_[stage] = make(stage);
       versions_[stage] = {values_of(*masters_[stage])};
+      predictions_[stage] = versions_[stage];
       for (const int holder : schedule_.placement.holders_of(stage))
         copies_[{holder, stage}] = make(stage);
       for (const KeptParameter& kept : masters_[stage]->kept()) {
@@ -121,8 +122,8 @@ class Emulator {
   bool all_reduced(int window) const {
     for (int stage = 0; stage < schedule_.num_stages(); ++stage)
       for (const int holder : schedule_.placement.holders_of(stage))
-        if (!done_.contains(key_on(
-                holder, schedule_.window_op(OpKind::ReduceGrad, holder, stage, window))))
+        if (!done_.contains(
+                key_on(holder, schedule_.window_op(OpKind::ReduceGrad, holder, stage, window))))
           return false;
     return true;
   }
@@ -160,7 +161,13 @@ class Emulator {
     if (!is_compute(op.kind)) return;
     Stage& stage = *copies_.at({device, op.stage});
     const auto version = static_cast<std::size_t>(version_for(device, op, window));
-    put(stage, &Parameter::value, versions_.at(op.stage).at(version));
+    const Tensors* predicted = nullptr;
+    if (schedule_.weights == WeightVersions::predicted && op.kind == OpKind::F) {
+      // The window's first forward on the stage decides.
+      const auto from = predicted_from_.try_emplace({op.stage, window}, version).first->second;
+      if (static_cast<int>(from) < window) predicted = &predictions_.at(op.stage).at(from);
+    }
+    put(stage, &Parameter::value, predicted ? *predicted : versions_.at(op.stage).at(version));
     Tensors& gradients = gradients_[{device, op.stage}][window];
     if (gradients.empty())
       for (const Parameter* parameter : stage.parameters())
@@ -242,8 +249,31 @@ class Emulator {
     for (auto& [stage, master] : masters_) {
       data_parallel_.gather_values(weights_.at(stage));
       versions_[stage].push_back(values_of(*master));
+      if (schedule_.weights == WeightVersions::predicted) predict(stage, step);
     }
     batches_.erase(window);
+  }
+
+  // The weights one update ahead, by the moments and the rate of the update to come.
+  void predict(int stage, std::int64_t updates) {
+    const Config& config = plan_.config;
+    std::vector<at::Tensor> moments[2];
+    for (const Weight& weight : weights_.at(stage))
+      for (const Optimizer::State& state : optimizer_->states())
+        for (const int n : {0, 1})
+          if (state.name == weight.name + (n == 0 ? "/first_moment" : "/second_moment"))
+            moments[n].push_back(state.tensor);
+    const double lr =
+        learning_rate(config.optimizer.lr, updates + 1, config.lr_scheduler.warmup_steps,
+                      config.training.steps, config.lr_scheduler.min_lr_ratio);
+    const auto n = static_cast<double>(updates);
+    Tensors ahead = values_of(*masters_.at(stage));
+    for (std::size_t w = 0; w < ahead.size(); ++w) {
+      const at::Tensor size =
+          (moments[1][w] / (1 - std::pow(config.optimizer.beta2, n))).sqrt() + config.optimizer.eps;
+      ahead[w] = ahead[w] - moments[0][w] * (lr / (1 - std::pow(config.optimizer.beta1, n))) / size;
+    }
+    predictions_[stage].push_back(std::move(ahead));
   }
 
   void add_tied() {
@@ -270,9 +300,11 @@ class Emulator {
   DataParallel data_parallel_;
   std::map<int, std::unique_ptr<Stage>> masters_;  // the newest weights; they compute nothing
   std::map<Copy, std::unique_ptr<Stage>> copies_;
-  std::map<int, std::vector<Weight>> weights_;        // of the masters
-  std::map<int, std::vector<Tensors>> versions_;      // of the weights
-  std::map<Copy, std::map<int, Tensors>> gradients_;  // by window
+  std::map<int, std::vector<Weight>> weights_;       // of the masters
+  std::map<int, std::vector<Tensors>> versions_;     // of the weights
+  std::map<int, std::vector<Tensors>> predictions_;  // from each version, one update ahead
+  std::map<std::pair<int, int>, std::size_t> predicted_from_;  // by stage, window
+  std::map<Copy, std::map<int, Tensors>> gradients_;           // by window
   std::map<Copy, std::int64_t> updates_;
   std::map<std::pair<int, int>, std::int64_t> forward_version_;  // by stage, microbatch
   std::map<std::tuple<bool, int, int>, at::Tensor> tensors_;     // gradient?, stage, microbatch

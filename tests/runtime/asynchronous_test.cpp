@@ -169,6 +169,8 @@ const Case kCases[] = {
     {"async-1f1b", 4, 2},
     {"async-1f1b", 4, 1, AmdpOrder::automatic, kStash},
     {"pipedream-2bw", 4, 4},
+    {"xpipe", 4, 4},
+    {"xpipe", 3, 5, AmdpOrder::automatic, UsedWeights::automatic, kFused},
     {"pipedream", 4, 1},
     {"pipedream", 3, 2, AmdpOrder::automatic, UsedWeights::newest, kFused},
 };
@@ -303,7 +305,8 @@ TEST(Asynchronous, WeightsGradientsAndStatesTakeWhatTheDryRunSays) {
          {Case{"amdp", 4, 8, AmdpOrder::a, weights}, Case{"amdp", 4, 8, AmdpOrder::r, weights},
           Case{"amdp", 4, 8, AmdpOrder::t, weights}, Case{"amdp", 8, 8, AmdpOrder::a, weights},
           Case{"async-1f1b", 4, 4, AmdpOrder::automatic, weights},
-          Case{"pipedream", 4, 1, AmdpOrder::automatic, weights}, Case{"pipedream-2bw", 4, 4}}) {
+          Case{"pipedream", 4, 1, AmdpOrder::automatic, weights}, Case{"pipedream-2bw", 4, 4},
+          Case{"xpipe", 4, 4}}) {
       SCOPED_TRACE(text(c));
       const RunPlan plan = plan_run(config_of(c)).plan;
       const Dataset data = data_of(plan);

@@ -287,6 +287,7 @@ TEST(OnePipe, StalenessIsWhatTheMethodsAreKnownFor) {
   EXPECT_EQ(text(one_pipe("async-1f1b", d, 7, 8)), "mismatch 1 delay 1 copies 1 accumulators 2");
   EXPECT_EQ(text(one_pipe("async-1f1b", d, 6, 8)), "mismatch 2 delay 2 copies 1 accumulators 2");
   EXPECT_EQ(text(one_pipe("pipedream-2bw", d, 8, 5)), "mismatch 0 delay 1 copies 2 accumulators 2");
+  EXPECT_EQ(text(one_pipe("xpipe", d, 8, 5)), "mismatch 1 delay 1 copies 2 accumulators 2");
   EXPECT_EQ(text(one_pipe("pipedream", d, 1, 20)), "mismatch 0 delay 7 copies 8 accumulators 1");
   EXPECT_EQ(text(one_pipe("pipedream", d, 1, 20, WeightVersions::newest)),
             "mismatch 7 delay 7 copies 1 accumulators 1");

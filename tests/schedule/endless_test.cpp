@@ -37,7 +37,8 @@ const Case kRuns[] = {{"amdp", 4, 4, AmdpOrder::a},
                       {"async-1f1b", 4, 1, AmdpOrder::automatic, false, 3},
                       {"pipedream", 4, 1, AmdpOrder::automatic, false, 3},
                       {"pipedream", 4, 2, AmdpOrder::automatic, true, 2},
-                      {"pipedream-2bw", 4, 4}};
+                      {"pipedream-2bw", 4, 4},
+                      {"xpipe", 4, 6}};
 
 Schedule lowered(const Case& run, int windows) {
   GeneratorOptions options;

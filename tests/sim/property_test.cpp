@@ -30,7 +30,7 @@ bool takes(const Generator& generator, const Size& size) {
   if (generator.name == "amdp")
     return size.p >= 2 &&
            (size.m % ((size.p + 1) / 2) == 0 || size.m % ((size.p + 3) / 4 * 4) == 0);
-  if (generator.name == "pipedream-2bw") return size.m >= size.p;
+  if (generator.name == "pipedream-2bw" || generator.name == "xpipe") return size.m >= size.p;
   if (knobs.block) return size.p == 4;  // the devices of examples/block-v-half.toml
   return true;
 }

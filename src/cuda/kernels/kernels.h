@@ -166,7 +166,7 @@ struct UpdateCall {
   const void* gradient = nullptr;
   void* first = nullptr;  // null: plain SGD; second then, too
   void* second = nullptr;
-  float scale = 1, keep = 1, rate = 0;
+  float scale = 1, keep = 1, rate = 0, gradient_rate = 0;
   float beta1 = 0, beta2 = 0, rest1 = 1, rest2 = 1, correction = 1, epsilon = 0;
   bool stochastic = false;
   std::uint64_t seed = 0;

@@ -22,7 +22,7 @@ __device__ float root(float x) {
   return out;
 }
 
-// As in optim/optimizer.cpp, in the same order and without fused products (see CMakeLists.txt), so
+// As in optim/update.cpp, in the same order and without fused products (see CMakeLists.txt), so
 // that in fp32 the bits are the same.
 template <typename M>
 __device__ float updated(const UpdateCall& r, float value, float gradient, float& first,
@@ -34,7 +34,7 @@ __device__ float updated(const UpdateCall& r, float value, float gradient, float
     first = first * r.beta1 + g * r.rest1;
     second = second * r.beta2 + g * g * r.rest2;
     const float size = root<M>(quotient<M>(second, r.correction)) + r.epsilon;
-    return value * r.keep - quotient<M>(r.rate * first, size);
+    return value * r.keep - quotient<M>(r.rate * first + r.gradient_rate * g, size);
   }
 }
 

@@ -33,6 +33,7 @@ namespace sluice {
   ROW(async_1f1b)              \
   ROW(pipedream)               \
   ROW(pipedream_2bw)           \
+  ROW(xpipe)                   \
   ROW(block)
 
 namespace generators {

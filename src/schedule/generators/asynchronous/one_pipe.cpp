@@ -1,7 +1,7 @@
 // Asynchronous schedules of one pipe, in the order of 1F1B, that go on from window to window:
 // async-1f1b adds the gradients of a window up (PACI), pipedream-2bw keeps the weights of the
-// window before (PipeDream-2BW), pipedream updates each stage as soon as its own gradients are
-// there. async-1f1b on two devices, windows of two microbatches:
+// window before (PipeDream-2BW), xpipe predicts those to come (XPipe), pipedream updates each stage
+// as soon as its own gradients are there. async-1f1b on two devices, windows of two microbatches:
 //
 //   device 0  0F0 0F1 0B0 0F2 0B1 0REDUCE_GRAD0 0UPDATE0 0F3 0B2 ...
 //   device 1  1F0 1B0 1F1 1B1 1REDUCE_GRAD0 1F2 1UPDATE0 1B2 ...
@@ -30,6 +30,9 @@ GeneratorOptions settle_newest(const GeneratorOptions& o) {
 GeneratorOptions settle_stash(const GeneratorOptions& o) {
   return settle_with(o, WeightVersions::stash);
 }
+GeneratorOptions settle_predicted(const GeneratorOptions& o) {
+  return settle_with(o, WeightVersions::predicted);
+}
 GeneratorOptions settle_previous(const GeneratorOptions& o) {
   return settle_with(o, WeightVersions::previous);
 }
@@ -46,12 +49,25 @@ Schedule generate_async(const GeneratorOptions& o) {
   return schedule;
 }
 
-Schedule generate_2bw(const GeneratorOptions& o) {
+// Else more than two versions of the weights are in use.
+void check_window(const GeneratorOptions& o, std::string_view name, std::string_view what) {
   if (o.microbatches < o.devices)
     throw user_error(
-        "`microbatches` is {}: pipedream-2bw on {} devices needs at least {} for each window, or "
-        "two versions of the weights are not enough; async-1f1b takes fewer",
-        o.microbatches, o.devices, o.devices);
+        "`microbatches` is {}: {} on {} devices needs at least {} for each window, or {}; "
+        "async-1f1b takes fewer",
+        o.microbatches, name, o.devices, o.devices, what);
+}
+
+Schedule generate_xpipe(const GeneratorOptions& o) {
+  check_window(o, "xpipe", "weights would be predicted over more than one update");
+  Schedule schedule = one_pipe(o);
+  schedule.name = "xpipe";
+  schedule.weights = WeightVersions::predicted;
+  return schedule;
+}
+
+Schedule generate_2bw(const GeneratorOptions& o) {
+  check_window(o, "pipedream-2bw", "two versions of the weights are not enough");
   Schedule schedule = one_pipe(o);
   schedule.name = "pipedream-2bw";
   schedule.weights = WeightVersions::previous;
@@ -113,5 +129,16 @@ const Generator pipedream_2bw = {"pipedream-2bw",
                                  generate_2bw,
                                  nullptr,
                                  settle_previous};
+
+extern const Generator xpipe;
+const Generator xpipe = {"xpipe",
+                         {},
+                         "1F1B that goes on, forwards on predicted weights (XPipe)",
+                         "0",
+                         "p-r",
+                         {.windows = true},
+                         generate_xpipe,
+                         nullptr,
+                         settle_predicted};
 
 }  // namespace sluice::generators
