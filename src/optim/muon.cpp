@@ -15,6 +15,12 @@ constexpr double kEpsilon = 1e-7;  // of the norm that a matrix is divided by
 // Of an odd polynomial that takes singular values towards 1.
 constexpr double kLinear = 3.4445, kCubic = -4.7750, kQuintic = 2.0315;
 
+// a x + b y z, of matrices or of batches of them.
+at::Tensor sum_with_product(const at::Tensor& x, double a, const at::Tensor& y, const at::Tensor& z,
+                            double b) {
+  return x.dim() == 2 ? at::addmm(x, y, z, a, b) : at::baddbmm(x, y, z, a, b);
+}
+
 // How many ranks hold different parts: more ranks than key heads share these.
 std::int64_t num_parts(const at::Tensor& part, const Weight::Matrix& whole) {
   return whole.divided == 0 ? whole.rows / part.size(0) : whole.columns / part.size(1);
@@ -56,8 +62,8 @@ at::Tensor orthogonalized(const at::Tensor& x, int steps, at::ScalarType type) {
   if (tall) y = y.transpose(-2, -1).contiguous();
   for (int step = 0; step < steps; ++step) {
     const at::Tensor square = at::matmul(y, y.transpose(-2, -1));
-    const at::Tensor more = square * kCubic + at::matmul(square, square) * kQuintic;
-    y = y * kLinear + at::matmul(more, y);
+    const at::Tensor more = sum_with_product(square, kCubic, square, square, kQuintic);
+    y = sum_with_product(y, kLinear, more, y, 1);
   }
   if (tall) y = y.transpose(-2, -1);
   return y.to(at::kFloat).contiguous();
