@@ -1,5 +1,7 @@
 #include "sluice/runtime/trainer.h"
 
+#include <algorithm>
+
 #include "sluice/base/error.h"
 #include "sluice/run/optimizer_states.h"
 #include "sluice/runtime/gpu_memory.h"
@@ -40,6 +42,7 @@ Trainer::Trainer(const RunPlan& plan, const Dataset& data, Communicator& world,
       step_plans_(plan, data, world),
       totals_(plan.schedule.placement, mesh_.pipeline()) {
   collect_weights();
+  check_matrices();
   collect_owned();
   make_groups();
   forwards_ = forward_only(plan.endless ? plan.endless->whole(1) : plan.schedule);
@@ -86,6 +89,21 @@ void Trainer::collect_weights() {
       weights_[number].push_back(weight);
       all_weights_.push_back(weight);
     }
+  }
+}
+
+// A user who asks for Muon and has nothing for it would get AdamW without a word.
+void Trainer::check_matrices() const {
+  if (plan_.config.optimizer.name != OptimizerKind::muon) return;
+  for (const auto& [stage, weights] : weights_) {
+    const StageLayers layers = plan_.layers_of(stage);
+    if (layers.first == layers.end) continue;
+    if (std::none_of(weights.begin(), weights.end(), [](const Weight& w) { return w.matrix; }))
+      throw user_error(
+          "optimizer.name is muon: layers {} to {} have no matrices, which are all that it "
+          "updates; "
+          "use adamw or nadam",
+          layers.first, layers.end - 1);
   }
 }
 

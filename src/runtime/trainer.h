@@ -105,6 +105,7 @@ class Trainer {
   double learning_rate_of(std::int64_t number) const;
   TensorChannel& boundaries() { return boundaries_ ? *boundaries_ : *pipeline_; }
   void collect_weights();
+  void check_matrices() const;
   void collect_owned();
   std::vector<Weight> updated_weights() const;  // of the stages that this rank updates
   void make_groups();

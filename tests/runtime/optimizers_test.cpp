@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "runtime/trained.h"
+#include "sluice/base/error.h"
 #include "sluice/base/names.h"
+#include "sluice/comm/threads/threads.h"
+#include "sluice/model/autograd_layer.h"
 #include "sluice/run/memory.h"
 #include "sluice/run/optimizer_states.h"
 #include "sluice/run/step_traffic.h"
@@ -110,6 +113,39 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(name_of(std::get<0>(row.param))) + "_" +
              std::string(name_of(std::get<1>(row.param)));
     });
+
+TEST(Muon, OwnLayersWithoutMatricesAreRefused) {
+  TrainOptions options;
+  options.optimizer = OptimizerKind::muon;
+  const RunPlan plan = plan_of({"1f1b", 1}, test::shape_of(ModelFamily::gpt2, false), options);
+  const Dataset data(options.source, options.data);
+  const auto start = [&](bool matrix) {
+    const LayerFactory own = [matrix](const LayerOptions& layer) {
+      const std::int64_t dim = layer.shape.dim;
+      const at::Tensor gain =
+          (matrix ? at::eye(dim) : at::ones({dim})).clone().set_requires_grad(true);
+      OwnModule module;
+      module.parameters = {{"gain", gain}};
+      module.forward = [=](const at::Tensor& x) { return matrix ? at::matmul(x, gain) : x * gain; };
+      return std::make_unique<AutogradLayer>(layer, module);
+    };
+    run_threads(1, {}, [&](Communicator& world) {
+      Trainer trainer(plan, data, world, {.make_layer = own});
+      trainer.step(1);
+    });
+  };
+  EXPECT_NO_THROW(start(true));
+  try {
+    start(false);
+    ADD_FAILURE() << "accepted";
+  } catch (const UserError& error) {
+    EXPECT_TRUE(
+        std::string(error.what())
+            .ends_with("optimizer.name is muon: layers 0 to 7 have no matrices, which are all "
+                       "that it updates; use adamw or nadam"))
+        << error.what();
+  }
+}
 
 // Whole matrices, each with one rank, and all ranks with about as much.
 TEST(MatrixOwners, DealMatricesEvenly) {
