@@ -131,7 +131,8 @@ Config resolve_config(const Config& config) {
   resolved.model = resolve_model(config.model, config.training.sequence_length);
   resolved.lr_scheduler.warmup_steps =
       std::min(config.lr_scheduler.warmup_steps, config.training.steps);
-  if (config.optimizer.muon_dtype == IterationType::automatic)
+  if (config.optimizer.name == OptimizerKind::muon &&
+      config.optimizer.muon_dtype == IterationType::automatic)
     resolved.optimizer.muon_dtype = config.cluster.device == DeviceKind::cuda
                                         ? IterationType::bfloat16
                                         : IterationType::float32;

@@ -127,6 +127,21 @@ void check_tensor_ranks(const Config& config, Problems& problems) {
     }
 }
 
+// Keys that belong to an optimizer are given only with it.
+void check_optimizer_keys(const Config& config, Problems& problems) {
+  const OptimizerConfig &given = config.optimizer, usual;
+  const auto check = [&](std::string_view key, bool differs, OptimizerKind of) {
+    if (differs && given.name != of)
+      problems.add("optimizer.{} is given, and only optimizer.name = {} reads it: leave it out",
+                   key, of);
+  };
+  check("momentum_decay", given.momentum_decay != usual.momentum_decay, OptimizerKind::nadam);
+  check("momentum", given.momentum != usual.momentum, OptimizerKind::muon);
+  check("muon_steps", given.muon_steps != usual.muon_steps, OptimizerKind::muon);
+  check("muon_scale", given.muon_scale != usual.muon_scale, OptimizerKind::muon);
+  check("muon_dtype", given.muon_dtype != usual.muon_dtype, OptimizerKind::muon);
+}
+
 // What gradients, weights and states are made of.
 void check_types(const Config& config, Problems& problems) {
   const OptimizerConfig& optimizer = config.optimizer;
@@ -145,6 +160,7 @@ void check_types(const Config& config, Problems& problems) {
         narrow_weights ? "bfloat16 weights have float32 masters and the states are float32"
                        : "weights and states are float32",
         narrow_weights ? ", or set optimizer.master_weights = false" : "");
+  check_optimizer_keys(config, problems);
   const ParallelismConfig& parallelism = config.parallelism;
   if (optimizer.name == OptimizerKind::muon && parallelism.sharding == Sharding::parameters &&
       parallelism.data_parallel_shard_degree > 1)
