@@ -12,6 +12,7 @@
 #include "sluice/optim/data_parallel.h"
 #include "sluice/optim/gradient_norm.h"
 #include "sluice/optim/optimizer.h"
+#include "sluice/run/optimizer_states.h"
 #include "sluice/runtime/batches.h"
 
 namespace sluice::test {
@@ -54,24 +55,35 @@ class Emulator {
       predictions_[stage] = versions_[stage];
       for (const int holder : schedule_.placement.holders_of(stage))
         copies_[{holder, stage}] = make(stage);
+      std::vector<ParameterShape> shapes;
+      for (const Parameter* parameter : masters_[stage]->parameters())
+        shapes.push_back({parameter->name, parameter->shard.whole});
+      const OptimizerConfig& optimizer = plan.config.optimizer;
+      const MatrixOwners owners(optimizer, stage, shapes, plan.mesh.shard);
       for (const KeptParameter& kept : masters_[stage]->kept()) {
         const Parameter* parameter = kept.parameter;
+        const int owner = owners.owner_of(parameter->name);
         const bool twice = plan.shape.tied_embeddings && parameter->name == "head.weight";
         weights_[stage].push_back({.name = parameter->name,
                                    .value = kept.value,
                                    .gradient = kept.gradient,
                                    .decay = parameter->decay,
                                    .counted = parameter->shard.counted && !twice,
-                                   .own = data_parallel_.own_rows(parameter->value.size(0)),
+                                   .own = data_parallel_.own_rows(parameter->value.size(0), owner),
                                    .drawn_as = twice ? "embedding.weight" : "",
-                                   .place = parameter->shard.first_element()});
+                                   .place = parameter->shard.first_element(),
+                                   .owner = owner});
+        if (const Shard& shard = parameter->shard;
+            by_muon(optimizer, {parameter->name, shard.whole}))
+          weights_[stage].back().matrix = {shard.whole[0], shard.whole[1], shard.dim};
       }
     }
     std::vector<Weight> all;
     for (const auto& [stage, weights] : weights_)
       all.insert(all.end(), weights.begin(), weights.end());
-    optimizer_ = std::make_unique<Optimizer>(
-        plan.config.optimizer, static_cast<std::uint64_t>(plan.config.debug.seed), all);
+    optimizer_ = std::make_unique<Optimizer>(plan.config.optimizer,
+                                             static_cast<std::uint64_t>(plan.config.debug.seed),
+                                             all, &tensor_group_);
   }
 
   Emulated run() {

@@ -34,6 +34,7 @@ struct Case {
   CopyStates states = CopyStates::owner;
   bool tied = true;
   bool flush = false;
+  OptimizerKind optimizer = OptimizerKind::adamw;
 };
 
 constexpr int kSteps = 5, kOfSteps = 8;
@@ -52,6 +53,7 @@ Config config_of(const Case& c) {
   config.training.dtype = c.dtype;
   config.training.max_norm = 0.5;
   config.optimizer.lr = 0.01;
+  config.optimizer.name = c.optimizer;
   config.lr_scheduler.warmup_steps = 2;
   config.recompute.level = c.level;
   config.asynchronous.order = c.order;
@@ -210,6 +212,20 @@ TEST(Asynchronous, DataAndTensorRanksRecomputationAndBfloat16Too) {
     const Dataset data = data_of(plan);
     expect_same(train(plan, data, kSteps), emulated(plan, data, kSteps));
   }
+}
+
+TEST(Asynchronous, MuonAndNAdamToo) {
+  for (const OptimizerKind optimizer : {OptimizerKind::muon, OptimizerKind::nadam})
+    for (Case c : {Case{"amdp", 4, 8, AmdpOrder::a}, Case{"async-1f1b", 2, 4}}) {
+      c.optimizer = optimizer;
+      for (const MeshShape& mesh : {MeshShape{}, MeshShape{.shard = 2}, MeshShape{.tensor = 2}}) {
+        c.mesh = mesh;
+        SCOPED_TRACE(text(c));
+        const RunPlan plan = plan_run(config_of(c)).plan;
+        const Dataset data = data_of(plan);
+        expect_same(train(plan, data, kSteps), emulated(plan, data, kSteps));
+      }
+    }
 }
 
 // A layer whose ops take any time.
