@@ -32,10 +32,11 @@ std::string json(const CheckpointInfo& info, const CheckpointDigest& held) {
       "  \"mesh\": {{\"data\": {}, \"pipeline\": {}, \"tensor\": {}, \"sequence\": {}, "
       "\"order\": {}}},\n"
       "  \"schedule\": {},\n  \"config\": {},\n  \"tensors\": {},\n  \"states\": {},\n"
+      "  \"older_weights\": {},\n"
       "  \"weights_sha256\": \"{}\"\n}}\n",
       info.step, mesh.data, mesh.pipeline, mesh.tensor, mesh.sequence, json_quote(mesh.order),
       json_quote(info.schedule), json_quote(info.config), tensors_json(held.weights),
-      tensors_json(held.states), held.weights_sha256);
+      tensors_json(held.states), tensors_json(held.older), held.weights_sha256);
 }
 
 double mebibytes(const std::vector<TensorDigest>& list) {
@@ -54,13 +55,17 @@ std::string text(const CheckpointInfo& info, const CheckpointDigest& held) {
   for (const auto& [tensor, sha256] : held.weights)
     table.add({tensor.name, fmt::format("{}", fmt::join(tensor.shape, " x ")),
                std::string(dtype_name(tensor.dtype)), sha256.substr(0, 16)});
+  const std::string older =
+      held.older.empty()
+          ? ""
+          : fmt::format("; {} older weights, {:.2f} MiB", held.older.size(), mebibytes(held.older));
   return fmt::format(
       "step {} of {}; mesh data {} x pipeline {} x tensor {} x sequence {}\n"
-      "{} weights, {:.2f} MiB; {} optimizer states, {:.2f} MiB\n"
+      "{} weights, {:.2f} MiB; {} optimizer states, {:.2f} MiB{}\n"
       "weights_sha256 {}\n{}",
       info.step, info.schedule, mesh.data, mesh.pipeline, mesh.tensor, mesh.sequence,
       held.weights.size(), mebibytes(held.weights), held.states.size(), mebibytes(held.states),
-      held.weights_sha256, table.text());
+      older, held.weights_sha256, table.text());
 }
 
 void run(const Flags& flags) {

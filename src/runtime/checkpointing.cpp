@@ -188,11 +188,40 @@ bool read_part(const Checkpoint& checkpoint, const Held& part, bool tied) {
   return converts;
 }
 
+// How many updates back a checkpoint has weights of.
+int num_older_in(const Checkpoint& checkpoint) {
+  int most = 0;
+  for (const TensorSpec& tensor : checkpoint.tensors())
+    if (const std::size_t at = tensor.name.find(kOlderMark); at != std::string::npos)
+      most = std::max(most, static_cast<int>(
+                                parse_int(tensor.name.substr(at + kOlderMark.size())).value_or(0)));
+  return most;
+}
+
+// Why forwards of the next steps cannot be computed again: the run needs the weights so many
+// updates back.
+std::string unknown_text(const Checkpoint& checkpoint, const Trainer& trainer, int updates) {
+  const int most = num_older_in(checkpoint);
+  const auto before = [](int count) {
+    return "before the last " + (count == 1 ? std::string("update") : counted(count, "update"));
+  };
+  const std::string needs = most < updates ? "the weights " + before(updates) : "predicted weights";
+  const std::string holds = most == 0 || most >= updates ? "none" : "those " + before(most);
+  return fmt::format(
+      "{} begins steps with {}, and the checkpoint holds {}, so this run begins them with the "
+      "weights of the checkpoint",
+      trainer.schedule_name(), needs, holds);
+}
+
 // Puts the weights of some updates ago in place. Whether the checkpoint has all of them.
-bool read_older(const Checkpoint& checkpoint, Trainer& trainer, int updates_ago, bool tied) {
+bool read_older(const Checkpoint& checkpoint, Trainer& trainer, int updates_ago, bool predicted,
+                bool tied) {
   for (int ago = 1; ago <= updates_ago; ++ago)
     for (const Parameter* parameter : trainer.parameters())
       if (!checkpoint.find(stored_name(older_name(parameter->name, ago), tied))) return false;
+  for (const Parameter* parameter : trainer.parameters())
+    if (predicted && !checkpoint.find(stored_name(predicted_name(parameter->name), tied)))
+      return false;
   for (const Parameter* parameter : trainer.parameters())
     read_part(checkpoint,
               held_as(*parameter, older_name(parameter->name, updates_ago), parameter->value),
@@ -219,17 +248,17 @@ std::string share_path(const std::optional<FoundCheckpoint>& found, Communicator
   return path;
 }
 
-// The names of all ranks' weights, on rank 0; some may come twice.
-std::vector<std::string> all_weights(Communicator& world, Trainer& trainer) {
+// The names of all ranks' tensors, on rank 0; some may come twice.
+std::vector<std::string> all_names(Communicator& world, const std::vector<Held>& held) {
   std::string mine;
-  for (const Parameter* parameter : trainer.parameters())
-    mine += parameter->name + '\n';
+  for (const Held& part : held)
+    mine += part.piece.tensor.name + '\n';
   std::vector<std::string> names;
   for (const std::vector<std::byte>& theirs :
-       world.gather(0, std::as_bytes(std::span(mine)), "names of weights"))
+       world.gather(0, std::as_bytes(std::span(mine)), "names of tensors"))
     for (const std::string_view name :
          split(std::string_view(reinterpret_cast<const char*>(theirs.data()), theirs.size()), '\n'))
-      names.emplace_back(name);
+      if (!name.empty()) names.emplace_back(name);
   return names;
 }
 
@@ -269,26 +298,33 @@ Resumed load_checkpoint(const Config& config, int rollback, Communicator& world,
   const Checkpoint checkpoint(path);
   check_same_model(checkpoint, config);
   const bool tied = config.model.tied_embeddings;
-  const std::vector<std::string> wanted = all_weights(world, trainer);
+  const std::vector<Held> weights = held_weights(trainer), states = held_states(trainer);
+  const std::vector<std::string> wanted = all_names(world, weights);
+  const std::vector<std::string> wanted_states = all_names(world, states);
   if (world.rank() == 0) check_none_left(checkpoint, wanted, tied);
-  for (const Held& weight : held_weights(trainer))
+  for (const Held& weight : weights)
     read_part(checkpoint, weight, tied);
-  const std::vector<Held> states = held_states(trainer);
-  const bool begins = !states.empty() && !has_states(checkpoint);
+  const bool other = by_other_optimizer(checkpoint, config);
+  resumed.step = checkpoint.manifest().info.step;
+  const bool begins = !states.empty() && !has_states(checkpoint) && (resumed.step == 0 || !other);
   bool converted = false;
   for (const Held& state : states)
-    if (begins_anew(checkpoint, state.piece.tensor.name, tied))
+    if (begins_anew(checkpoint, state.piece.tensor.name, config))
       begin_state(checkpoint, state, tied);
     else if (read_part(checkpoint, state, tied))
       converted = true;
-  resumed.step = checkpoint.manifest().info.step;
   trainer.set_last_norm(gradient_norm_of(checkpoint.manifest().info.state));
-  bool older_known = true;
-  trainer.go_on_from(resumed.step, [&](int updates_ago) {
-    const bool known = read_older(checkpoint, trainer, updates_ago, tied);
-    older_known = older_known && known;
+  int unknown = 0;  // updates back
+  const auto older = [&](int updates_ago) {
+    const bool known = read_older(checkpoint, trainer, updates_ago, trainer.predicts(), tied);
+    if (!known) unknown = updates_ago;
     return known;
-  });
+  };
+  const auto predicted = [&](const Parameter& parameter) {
+    read_part(checkpoint, held_as(parameter, predicted_name(parameter.name), parameter.value),
+              tied);
+  };
+  trainer.go_on_from(resumed.step, {older, predicted});
   if (world.rank() != 0) return resumed;
   const std::string conversion = conversion_text(
       checkpoint, held(*trainer.parameters().front()).piece.tensor, converted, tied);
@@ -299,10 +335,10 @@ Resumed load_checkpoint(const Config& config, int rollback, Communicator& world,
     return resumed;
   }
   note(fmt::format("resumed from step {} of {}{}", resumed.step, path, conversion));
-  if (!older_known)
-    note(
-        "the run that saved it did not begin the next steps before that one's update, so this run "
-        "begins them with the weights of the checkpoint");
+  if (const std::string change = changed_optimizer(checkpoint, wanted_states, config);
+      !change.empty())
+    note(change);
+  if (unknown > 0) note(unknown_text(checkpoint, trainer, unknown));
   if (const std::string settings = changed_settings(checkpoint, config); !settings.empty())
     note("resumed with other settings: " + settings);
   if (resumed.step >= config.training.steps)

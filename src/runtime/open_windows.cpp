@@ -56,7 +56,10 @@ void OpenWindows::settle() {
 
 void OpenWindows::use_predictions() {
   for (auto& [number, versions] : versions_)
-    versions.use_prediction(next_ + 1);
+    if (has(next_ + 1))
+      versions.use_prediction(next_ + 1);
+    else
+      versions.predict(next_ + 1);
 }
 
 void OpenWindows::before_update() {

@@ -35,7 +35,8 @@ class OpenWindows {
   double loss() const;
   // Around the update of that window.
   void settle();
-  // Puts in place the weights that forwards of the window behind it have used.
+  // Puts in place the weights that forwards of the window behind it have used; behind the last
+  // window of a run, those that they would have used: it may be resumed with more.
   void use_predictions();
   void before_update();
   WindowCounts after_update();

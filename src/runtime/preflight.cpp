@@ -45,21 +45,23 @@ std::int64_t check_checkpoint(const RunPlan& plan, int rollback,
   const Checkpoint checkpoint(found->folder);
   check_same_model(checkpoint, config);
   const bool tied = config.model.tied_embeddings;
-  std::vector<std::string> names;
+  std::vector<std::string> names, states;
   for (const TensorSpec& wanted : saved_tensors(plan)) {
-    names.push_back(wanted.name);
-    const bool state = wanted.name.find('/') != std::string::npos;
-    if (!state || !begins_anew(checkpoint, wanted.name, tied))
+    const bool state = role_of(wanted.name) == TensorRole::state;
+    (state ? states : names).push_back(wanted.name);
+    if (!state || !begins_anew(checkpoint, wanted.name, config))
       find_tensor(checkpoint, wanted, tied);
   }
   check_none_left(checkpoint, names, tied);
   const std::int64_t step = checkpoint.manifest().info.step;
-  if (!has_states(checkpoint)) return step;
+  if (step == 0) return step;
   for (const PassedOver& passed : found->passed_over)
     remarks.push_back(passed.damage.empty()
                           ? fmt::format("train would set step {} aside", *passed.step)
                           : "train would pass over a damaged file: " + passed.damage);
   remarks.push_back(fmt::format("train would resume from step {} of {}", step, found->folder));
+  if (const std::string change = changed_optimizer(checkpoint, states, config); !change.empty())
+    remarks.push_back(change);
   if (const std::string settings = changed_settings(checkpoint, config); !settings.empty())
     remarks.push_back("train would resume with other settings: " + settings);
   if (step >= config.training.steps)

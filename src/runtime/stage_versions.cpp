@@ -22,6 +22,7 @@ StageVersions::StageVersions(Stage& stage, const Schedule& schedule, int accumul
     : stage_(stage),
       rule_(schedule.weights),
       updates_(updates),
+      oldest_(updates),
       accumulators_(accumulators),
       weights_(tensors_of(stage, &Parameter::value), updates),
       gradients_(tensors_of(stage, &Parameter::gradient), 0),
@@ -33,7 +34,7 @@ StageVersions::StageVersions(Stage& stage, const Schedule& schedule, int accumul
 
 std::int64_t StageVersions::version_of_forward(std::int64_t window) {
   switch (rule_) {
-    case WeightVersions::previous: return std::max<std::int64_t>(0, window - 1);
+    case WeightVersions::previous: return std::max(oldest_, window - 1);
     case WeightVersions::predicted: return prediction_of(window).from;
     case WeightVersions::newest:
     case WeightVersions::stash: break;
@@ -44,14 +45,16 @@ std::int64_t StageVersions::version_of_forward(std::int64_t window) {
 // The first forward of a window predicts for all, if updates are to come before the window's own.
 StageVersions::Prediction& StageVersions::prediction_of(std::int64_t window) {
   const auto [found, first] = predictions_.try_emplace(window, updates_, window_size_);
-  if (first && updates_ < window) {
-    SLUICE_CHECK(updates_ == window - 1, "window {} after {} updates", window, updates_);
-    weights_.use(updates_);
-    weights_.add_copy(key_of(window));
-    weights_.use(key_of(window));
-    if (predict_) predict_(updates_);
-  }
+  if (first && updates_ < window) predict(window);
   return found->second;
+}
+
+void StageVersions::predict(std::int64_t window) {
+  SLUICE_CHECK(updates_ == window - 1, "window {} after {} updates", window, updates_);
+  weights_.use(updates_);
+  weights_.add_copy(key_of(window));
+  weights_.use(key_of(window));
+  if (predict_) predict_(updates_);
 }
 
 void StageVersions::use_prediction(std::int64_t window) {
@@ -117,6 +120,7 @@ void StageVersions::drop_unused() {
 
 void StageVersions::settle(std::int64_t window) {
   weights_.use(updates_);
+  if (!predictions_.contains(window + 1)) weights_.drop(key_of(window + 1));
   gradients_.use(window % accumulators_);
 }
 

@@ -36,10 +36,12 @@ class StageVersions {
   void before(const Op& op, std::int64_t window, WindowCounts& counts);
   // Frees what only this op still needed.
   void after(const Op& op);
-  // Puts the newest weights and a window's gradients in place.
+  // Puts the newest weights and a window's gradients in place. What predict() made is dropped.
   void settle(std::int64_t window);
   // Puts in place what forwards of the window have used, where they are not done.
   void use_prediction(std::int64_t window);
+  // The same of a window that this run does not have: what its forwards would have used.
+  void predict(std::int64_t window);
   // The update of a window, around the change of the weights: keeps a copy of those that later ops
   // need; then the gradients are zero again.
   void before_update();
@@ -74,6 +76,7 @@ class StageVersions {
   Stage& stage_;
   WeightVersions rule_;
   std::int64_t updates_;
+  std::int64_t oldest_;  // none is older
   int accumulators_;
   Alternates weights_;    // by version
   Alternates gradients_;  // by window mod accumulators

@@ -290,11 +290,14 @@ double Trainer::learning_rate_of(std::int64_t number) const {
 }
 
 OpenWindows::Predict Trainer::prediction() {
-  if (plan_.schedule.weights != WeightVersions::predicted) return {};
+  if (!predicts()) return {};
   return [this](int stage, std::int64_t updates) {
-    // What is in place then is what was predicted before the run was resumed.
-    if (going_back_) return;
-    optimizer_->look_ahead(weights_.at(stage), updates, learning_rate_of(updates + 1));
+    if (!past_) {
+      optimizer_->look_ahead(weights_.at(stage), updates, learning_rate_of(updates + 1));
+      return;
+    }
+    for (Parameter* parameter : stages_.at(stage)->parameters())
+      past_->predicted(*parameter);
   };
 }
 
@@ -306,14 +309,15 @@ void Trainer::begin_windows(std::int64_t updates) {
     if (updates_stage(plan_, number, device))
       for (Parameter* parameter : stage->parameters())
         updated.push_back(parameter);
-  older_.emplace(std::move(updated), plan_.endless->ahead());
+  older_.emplace(std::move(updated), num_older(plan_));
   deferral_->set_before_update([this](const StepResult& result) {
     windows_->before_update();
     // Of several versions all but the last were made in steps before the one that is saved.
-    const bool keeps = saves_ && (older_->most() > 1 || saves_(result));
-    // Of weights that were predicted these are what forwards have used.
-    if (keeps && plan_.schedule.weights == WeightVersions::predicted) windows_->use_predictions();
+    const bool keeps = saves_ && older_->most() > 0 && (older_->most() > 1 || saves_(result));
     older_->before_update(keeps);
+    if (!keeps || !predicts()) return;
+    windows_->use_predictions();
+    older_->keep_prediction();
     windows_->settle();
   });
 }
@@ -339,23 +343,24 @@ void Trainer::run_early(int part, std::int64_t window) {
   guarded([&] { return executor.finish_part(); });
 }
 
-void Trainer::go_on_from(std::int64_t number, const std::function<bool(int)>& older) {
+void Trainer::go_on_from(std::int64_t number, const Past& past) {
   if (!windows_ || number == 0) return;
   std::vector<at::Tensor> newest;
   for (const Parameter* parameter : parameters())
     newest.push_back(parameter->value.clone());
-  const std::int64_t first = std::max<std::int64_t>(0, number - plan_.endless->ahead());
-  const bool known = older(static_cast<int>(number - first));
+  const std::int64_t first = std::max<std::int64_t>(0, number - num_older(plan_));
+  const bool known = first == number || past.older(static_cast<int>(number - first));
   begin_windows(known ? first : number);
   open_windows(number, number + plan_.endless->ahead());
-  going_back_ = known;
+  past_ = known ? &past : nullptr;
   for (std::int64_t part = first; part < number; ++part) {
     run_early(static_cast<int>(part), number);
     if (!known) continue;
     windows_->settle();
+    if (older_->most() > 1) older_->before_update(true);
     windows_->before_update();
     if (part + 1 < number) {
-      older(static_cast<int>(number - part - 1));
+      past.older(static_cast<int>(number - part - 1));
     } else {
       std::size_t n = 0;
       for (Parameter* parameter : parameters())
@@ -363,7 +368,7 @@ void Trainer::go_on_from(std::int64_t number, const std::function<bool(int)>& ol
     }
     windows_->after_past_update();
   }
-  going_back_ = false;
+  past_ = nullptr;
 }
 
 void Trainer::take_in() {

@@ -64,15 +64,25 @@ class Trainer {
   // has a target. REQUIRES: 1 to held_out.num_samples().
   double evaluate(const Dataset& held_out, std::int64_t num_samples);
 
+  // What is known of weights before the last updates.
+  struct Past {
+    // Puts the weights before the last k updates in place, of all stages of this rank; false: they
+    // are not known, and the newest serve instead.
+    std::function<bool(int updates_ago)> older;
+    // Puts in place what forwards before the last update used, where that was predicted.
+    std::function<void(Parameter&)> predicted;
+  };
   // Where steps overlap, and the run goes on behind step `number`: does again what it had done of
-  // the steps behind that one. `older(k)` puts the weights before the last k updates in place, of
-  // all stages of this rank; false: they are not known, and the newest serve instead. Every rank
-  // calls it, with the weights of that step in place.
-  void go_on_from(std::int64_t number, const std::function<bool(int updates_ago)>& older);
+  // the steps behind that one. Every rank calls it, with the weights of that step in place.
+  void go_on_from(std::int64_t number, const Past& past);
   // Which steps are to be saved when they are done; else nothing older is kept.
   void set_saves(std::function<bool(const StepResult&)> saves) { saves_ = std::move(saves); }
   // What go_on_from needs of this run; null where steps do not overlap.
   const OlderWeights* older() const { return older_ ? &*older_ : nullptr; }
+
+  const std::string& schedule_name() const { return plan_.schedule.name; }
+  // Whether forwards use predicted weights.
+  bool predicts() const { return plan_.schedule.weights == WeightVersions::predicted; }
 
   // The gradient norm of the last step, by which the next one may clip; 0: there was none.
   double last_norm() const { return deferral_->last_norm(); }
@@ -158,8 +168,8 @@ class Trainer {
   std::unique_ptr<GradientSums> sums_;
   std::unique_ptr<Deferral> deferral_;
   std::optional<OpenWindows> windows_;  // where steps overlap
-  bool going_back_ = false;             // forwards of a resumed run are computed again
-  std::optional<OlderWeights> older_;   // likewise
+  const Past* past_ = nullptr;          // while ops of a resumed run are computed again
+  std::optional<OlderWeights> older_;
   std::function<bool(const StepResult&)> saves_;
   GlobalBatch batch_;                             // of the step
   std::chrono::steady_clock::time_point origin_;  // of the times of a step

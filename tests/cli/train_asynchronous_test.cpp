@@ -60,6 +60,14 @@ const std::vector<std::string> kWays = {
     "--asynchronous.order=T --parallelism.data_parallel_shard_degree=2 ",
     "--parallelism.pipeline_parallel_schedule=async-1f1b --parallelism.num_microbatches=2 ",
     "--parallelism.pipeline_parallel_schedule=pipedream --parallelism.num_microbatches=1 ",
+    "--parallelism.pipeline_parallel_schedule=pipedream-2bw --parallelism.num_microbatches=4 ",
+    "--parallelism.pipeline_parallel_schedule=xpipe --parallelism.num_microbatches=4 ",
+};
+// One device: no forward runs ahead of an update, and pipedream-2bw still needs older weights.
+const std::vector<std::string> kAlone = {
+    "--parallelism.pipeline_parallel_schedule=async-1f1b --parallelism.num_microbatches=2 ",
+    "--parallelism.pipeline_parallel_schedule=pipedream-2bw --parallelism.num_microbatches=2 ",
+    "--parallelism.pipeline_parallel_schedule=pipedream --parallelism.num_microbatches=2 ",
 };
 
 TEST_F(TrainAsynchronous, AKilledRunResumesWithTheSameBits) {
@@ -85,22 +93,50 @@ TEST_F(TrainAsynchronous, AKilledRunResumesWithTheSameBits) {
 }
 
 TEST_F(TrainAsynchronous, AStoppedRunSavesAtOnceAndResumesWithTheSameBits) {
-  const std::string flags = kRun + kWays[0] + "--checkpoint.interval=0 --validation.interval=0 ";
-  const Ran stopped = test::run_shell(
-      fmt::format("taskset -c 0 '{}' train run.toml {} --training.steps=1000000 >out 2>err & "
-                  "pid=$!; while [ ! -s metrics/metrics.jsonl ] && kill -0 $pid; do sleep 0.01; "
-                  "done; kill -TERM $pid; wait $pid",
-                  SLUICE_ENGINE_BINARY, flags),
-      folder_.path());
-  ASSERT_EQ(stopped.code, 143) << test::read_text(folder_.path() + "/err");
-  const std::string latest = test::read_text(folder_.path() + "/checkpoints/LATEST");
-  const int saved = std::stoi(latest.substr(latest.find('-') + 1));
-  const std::string rest = flags + fmt::format("--training.steps={}", saved + 4);
-  ASSERT_EQ(train(rest).code, 0);
-  const std::string bits = weights();
-  clear();
-  ASSERT_EQ(train(rest).code, 0);
-  EXPECT_EQ(weights(), bits);
+  for (const std::size_t way : {0, 4, 5, 6}) {
+    SCOPED_TRACE(kWays[way]);
+    clear();
+    const std::string flags =
+        kRun + kWays[way] + "--checkpoint.interval=0 --validation.interval=0 ";
+    const Ran stopped = test::run_shell(
+        fmt::format("taskset -c 0 '{}' train run.toml {} --training.steps=1000000 >out 2>err & "
+                    "pid=$!; while [ ! -s metrics/metrics.jsonl ] && kill -0 $pid; do sleep 0.01; "
+                    "done; kill -TERM $pid; wait $pid",
+                    SLUICE_ENGINE_BINARY, flags),
+        folder_.path());
+    ASSERT_EQ(stopped.code, 143) << test::read_text(folder_.path() + "/err");
+    const std::string latest = test::read_text(folder_.path() + "/checkpoints/LATEST");
+    const int saved = std::stoi(latest.substr(latest.find('-') + 1));
+    const std::string rest = flags + fmt::format("--training.steps={}", saved + 4);
+    ASSERT_EQ(train(rest).code, 0);
+    const std::string bits = weights();
+    clear();
+    ASSERT_EQ(train(rest).code, 0);
+    EXPECT_EQ(weights(), bits);
+  }
+}
+
+// Twice: what a resumed run saves at once holds older weights that it did not make itself.
+TEST_F(TrainAsynchronous, ARunThatEndedGoesOnWithTheSameBits) {
+  std::vector<std::string> ways = {
+      kWays[0], kWays[5], kWays[6],
+      "--parallelism.pipeline_parallel_schedule=async-1f1b --parallelism.num_microbatches=1 "};
+  for (const std::string& alone : kAlone)
+    ways.push_back("--parallelism.pipeline_parallel_degree=1 " + alone);
+  for (const std::string& way : ways) {
+    SCOPED_TRACE(way);
+    clear();
+    const std::string flags = kRun + way + "--validation.interval=0 --checkpoint.interval=0 ";
+    for (const int steps : {5, 6, 9}) {
+      const Ran ran = train(flags + fmt::format("--training.steps={}", steps));
+      ASSERT_EQ(ran.code, 0) << ran.err;
+      EXPECT_EQ(ran.err.find("begins them with"), std::string::npos) << ran.err;
+    }
+    const std::string bits = weights();
+    clear();
+    ASSERT_EQ(train(flags + "--training.steps=9").code, 0);
+    EXPECT_EQ(weights(), bits);
+  }
 }
 
 TEST_F(TrainAsynchronous, ValidationDisturbsNothing) {
@@ -137,9 +173,70 @@ TEST_F(TrainAsynchronous, ACheckpointOfASynchronousRunGoesOn) {
   ASSERT_EQ(ran.code, 0) << ran.err;
   EXPECT_NE(ran.err.find("begins them with the weights of the checkpoint"), std::string::npos)
       << ran.err;
+  // Also where all of a step uses older weights, or predicted ones.
+  for (const std::size_t way : {5, 6}) {
+    const Ran other =
+        train(kRun + kWays[way] + "--training.steps=6 --checkpoint.load=" +
+              "checkpoints/step-00000004 --checkpoint.folder=other" + std::to_string(way));
+    EXPECT_EQ(other.code, 0) << other.err;
+    EXPECT_NE(other.err.find("the checkpoint holds none, so this run begins"), std::string::npos)
+        << other.err;
+  }
   // And the other way round.
   const Ran back = train(std::string(kRun) + "--asynchronous.flush --training.steps=10");
   EXPECT_EQ(back.code, 0) << back.err;
+}
+
+TEST_F(TrainAsynchronous, ACheckpointWithTooFewOlderWeightsSaysSo) {
+  ASSERT_EQ(train(std::string(kRun) + "--training.steps=3").code, 0);
+  const Ran ran = train(kRun + kWays[3] + "--parallelism.num_microbatches=1 --training.steps=4");
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_NE(ran.err.find("async-1f1b begins steps with the weights before the last 3 updates, and "
+                         "the checkpoint holds those before the last update, so this run begins"),
+            std::string::npos)
+      << ran.err;
+}
+
+TEST_F(TrainAsynchronous, OlderWeightsAreNoStatesOfTheOptimizer) {
+  ASSERT_EQ(train(std::string(kRun) + "--training.steps=3").code, 0);
+  const Ran ran = sluice("inspect checkpoints --format json");
+  const Json held = Json::parse(ran.out);
+  EXPECT_EQ(held["states"].size(), 2 * held["tensors"].size());
+  EXPECT_EQ(held["older_weights"].size(), held["tensors"].size());
+  EXPECT_NE(sluice("inspect checkpoints").out.find("136 optimizer states, 0.46 MiB; 68 older"),
+            std::string::npos);
+}
+
+TEST_F(TrainAsynchronous, AnotherOptimizerSaysWhatItDropsAndWhatItSetsToZero) {
+  const std::string plain = kRun + kWays[0] + "--validation.interval=0 ";
+  const struct {
+    const char *before, *after, *said;
+  } rows[] = {
+      {"sgd", "adamw", "set to zero: first_moment of 68 weights, second_moment of 68 weights\n"},
+      {"adamw", "sgd", "dropped: first_moment of 68 weights, second_moment of 68 weights\n"},
+      {"adamw", "nadam", "nadam goes on with the states of adamw\n"},
+      {"nadam", "adamw", "adamw goes on with the states of nadam\n"},
+      {"muon", "adamw",
+       "set to zero: first_moment of 24 weights, second_moment of 24 weights; dropped: momentum "
+       "of 24 weights\n"},
+      {"adamw", "muon",
+       "set to zero: momentum of 24 weights; dropped: first_moment of 24 weights, second_moment "
+       "of 24 weights\n"},
+  };
+  for (const auto& row : rows) {
+    SCOPED_TRACE(fmt::format("{} to {}", row.before, row.after));
+    clear();
+    ASSERT_EQ(train(plain + "--training.steps=2 --optimizer.name=" + row.before).code, 0);
+    const std::string rest = plain + "--training.steps=3 --optimizer.name=" + row.after;
+    const std::string said =
+        fmt::format("optimizer.name was {} and is {}: {}", row.before, row.after, row.said);
+    const Ran dry = train(rest + " --dry-run");
+    EXPECT_NE((dry.out + dry.err).find(said), std::string::npos) << dry.out << dry.err;
+    const Ran ran = train(rest);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    EXPECT_NE(ran.err.find(said), std::string::npos) << ran.err;
+    EXPECT_NE(ran.err.find("resumed from step 2"), std::string::npos) << ran.err;
+  }
 }
 
 TEST_F(TrainAsynchronous, WhatDoesNotFitIsRefusedInOneLine) {
@@ -156,6 +253,14 @@ TEST_F(TrainAsynchronous, WhatDoesNotFitIsRefusedInOneLine) {
   expect_refused("--asynchronous.pipes=2 --asynchronous.order=A ",
                  {"asynchronous.pipes is 2", "order frozen takes any"});
   expect_refused("--parallelism.slices=2 ", {"parallelism.slices is 2: amdp does not cut"});
+  const std::string xpipe = kWays[6];
+  expect_refused(xpipe + "--optimizer.name=sgd ",
+                 {"optimizer.name is sgd: xpipe predicts weights from two moments"});
+  expect_refused(xpipe + "--optimizer.name=muon ", {"optimizer.name is muon: xpipe predicts"});
+  expect_refused(xpipe + "--parallelism.data_parallel_shard_degree=2 ",
+                 {"data_parallel_shard_degree is 2: xpipe predicts whole weights"});
+  expect_refused(xpipe + "--parallelism.num_microbatches=2 ",
+                 {"parallelism.num_microbatches is 2", "xpipe"});
   const Ran ran = train(std::string(kRun) + "--asynchronous.max_mismatch=0 --dry-run");
   EXPECT_EQ(ran.code, 1) << ran.err;
   EXPECT_NE(ran.err.find("the mismatch may be 0 at most"), std::string::npos) << ran.err;

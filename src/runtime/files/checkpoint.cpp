@@ -138,6 +138,14 @@ void copy_part(const SafetensorsFile& file, const TensorInfo& tensor, const Copy
 
 }  // namespace
 
+TensorRole role_of(std::string_view name) {
+  const std::size_t slash = name.find('/');
+  if (slash == std::string_view::npos) return TensorRole::weight;
+  const std::string_view mark = name.substr(slash);
+  return mark.starts_with(kOlderMark) || mark == kPredictedMark ? TensorRole::older
+                                                                : TensorRole::state;
+}
+
 Checkpoint::Checkpoint(const std::string& folder)
     : folder_(folder), manifest_(open_manifest(folder)), files_(manifest_.shards.size()) {
   check_sizes(folder_, manifest_);

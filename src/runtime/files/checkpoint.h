@@ -19,6 +19,15 @@
 
 namespace sluice {
 
+// What a tensor of a checkpoint is, by its name.
+enum class TensorRole {
+  weight,  // "head.weight"
+  state,   // of the optimizer: "head.weight/master"
+  older    // a weight as it was some updates before: "head.weight/before-1", or was predicted to be
+};
+TensorRole role_of(std::string_view name);
+inline constexpr std::string_view kOlderMark = "/before-", kPredictedMark = "/predicted";
+
 class Checkpoint {
  public:
   // `folder` is the checkpoint's own, such as RUN/step-00000010.

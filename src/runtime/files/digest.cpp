@@ -23,7 +23,7 @@ CheckpointDigest digest(const Checkpoint& checkpoint) {
   Sha256 all;
   std::vector<std::byte> buffer;
   for (const TensorSpec& tensor : checkpoint.tensors()) {
-    const bool is_state = tensor.name.find('/') != std::string::npos;
+    const TensorRole role = role_of(tensor.name);
     Sha256 own;
     const std::int64_t rows = num_rows(tensor);
     const std::int64_t step = rows_per_piece(
@@ -34,9 +34,12 @@ CheckpointDigest digest(const Checkpoint& checkpoint) {
       buffer.resize(tensor_bytes(tensor.dtype, stored_form({tensor, box}).shape).value());
       checkpoint.read_box(tensor, box, buffer);
       own.update(buffer);
-      if (!is_state) all.update(buffer);
+      if (role == TensorRole::weight) all.update(buffer);
     }
-    (is_state ? out.states : out.weights).push_back({tensor, own.hex()});
+    auto& list = role == TensorRole::weight  ? out.weights
+                 : role == TensorRole::state ? out.states
+                                             : out.older;
+    list.push_back({tensor, own.hex()});
   }
   out.weights_sha256 = all.hex();
   return out;

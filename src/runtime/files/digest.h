@@ -17,7 +17,9 @@ struct TensorDigest {
 struct CheckpointDigest {
   std::vector<TensorDigest> weights;  // by name; a tied head is stored once, as the embedding
   std::vector<TensorDigest> states;   // the optimizer's, named WEIGHT/STATE
-  std::string weights_sha256;         // of the bytes of all weights, one after the other, by name
+  std::vector<TensorDigest>
+      older;  // weights as they were N updates before: WEIGHT/before-N, WEIGHT/predicted
+  std::string weights_sha256;  // of the bytes of all weights, one after the other, by name
 };
 
 // Reads every tensor once, a few megabytes at a time.

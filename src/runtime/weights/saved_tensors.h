@@ -11,8 +11,6 @@
 
 namespace sluice {
 
-// Whether a tensor of a checkpoint is an optimizer's state: "head.weight/master".
-bool is_state(const std::string& name);
 // The weight's name, where `name` is that of a master.
 std::optional<std::string> weight_of_master(const std::string& name);
 // The name on disk. A tied head is the embedding under another name: one of them is there.
@@ -32,11 +30,17 @@ const TensorSpec& find_tensor(const Checkpoint& checkpoint, const TensorSpec& wa
 void check_none_left(const Checkpoint& checkpoint, const std::vector<std::string>& wanted,
                      bool tied);
 
-// Whether it was saved by training; one that was imported has weights only.
+// Whether it has states of an optimizer; one that was imported, or trained by sgd, has none.
 bool has_states(const Checkpoint& checkpoint);
+// Whether the run that saved it trained by another optimizer.
+bool by_other_optimizer(const Checkpoint& checkpoint, const Config& config);
 // Whether a state of that name begins anew where a run goes on from the checkpoint: all do where it
-// has weights only, and masters where it was saved by a run without. Masters then begin as the
-// checkpoint's weights, moments as zero.
-bool begins_anew(const Checkpoint& checkpoint, const std::string& state, bool tied);
+// has none, masters where it was saved by a run without, and others that another optimizer did not
+// keep. Masters then begin as the checkpoint's weights, moments and momentum as zero.
+bool begins_anew(const Checkpoint& checkpoint, const std::string& state, const Config& config);
+// Where another optimizer goes on: which states begin as zero and which of the checkpoint's are not
+// used. `states` are the names of all that the run keeps; "": it is the same optimizer.
+std::string changed_optimizer(const Checkpoint& checkpoint, const std::vector<std::string>& states,
+                              const Config& config);
 
 }  // namespace sluice
