@@ -53,6 +53,10 @@ struct ConfigKey {
 // Every key, section by section, in the order in which they are printed.
 const std::vector<ConfigKey>& config_schema();
 
+// Keys of [asynchronous] that differ from their defaults, as they are given: "asynchronous.states
+// is "owner"".
+std::vector<std::string> given_asynchronous_keys(const Config& config);
+
 // By full name or alias; null when there is none.
 const ConfigKey* find_config_key(std::string_view full_name);
 bool is_config_section(std::string_view name);

@@ -7,7 +7,8 @@
 namespace sluice {
 
 bool owners_update(const RunPlan& plan) {
-  return goes_on(plan.config) && plan.config.asynchronous.states == CopyStates::owner;
+  return (plan.endless || goes_on(plan.config)) &&
+         plan.config.asynchronous.states == CopyStates::owner;
 }
 
 bool updates_stage(const RunPlan& plan, int stage, int device) {

@@ -117,6 +117,8 @@ void set_schedule(RunPlan& plan, Schedule lowered) {
     const auto endless = std::make_shared<EndlessSchedule>(std::move(lowered));
     lowered = endless->whole(endless->head() + endless->ahead() + 3);
     plan.endless = endless;
+  } else {
+    check_ends(plan.config, lowered);
   }
   fill_slices(plan.config, lowered);
   plan.schedule = std::move(lowered);

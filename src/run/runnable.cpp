@@ -1,10 +1,13 @@
 #include "sluice/run/runnable.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "sluice/base/error.h"
 #include "sluice/config/resolve.h"
+#include "sluice/config/schema.h"
 
 namespace sluice {
 
@@ -21,6 +24,7 @@ void check_runnable(const Schedule& schedule) {
 
 void check_goes_on(const Config& config, const Schedule& schedule) {
   const ParallelismConfig& parallelism = config.parallelism;
+  const bool from_csv = !parallelism.pipeline_parallel_schedule_csv.empty();
   const auto refuse = [&](std::string_view given, std::string_view why) {
     throw user_error("{}: {} goes on to the next step before one is updated, {}", given,
                      schedule.name, why);
@@ -36,7 +40,26 @@ void check_goes_on(const Config& config, const Schedule& schedule) {
            "and keeps every version of the weights whole; use states");
   if (is_ragged(config))
     refuse("data.packing is sequences",
-           "with as many tokens in each; use stream or documents, or asynchronous.flush = true");
+           fmt::format("with as many tokens in each; use stream or documents{}",
+                       from_csv ? "" : ", or asynchronous.flush = true"));
+  if (parallelism.fuse_backward)
+    refuse("parallelism.fuse_backward is true",
+           "and its order is fixed; write the CSV by sluice schedule --backward fused");
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  if (const std::int64_t size = schedule.window_size(); config.training.steps > kMost / size)
+    throw user_error(
+        "training.steps is {}: {} numbers its microbatches through, {} in each step, and the "
+        "largest number is {}; take at most {} steps, or fewer microbatches",
+        config.training.steps, schedule.name, size, kMost, kMost / size);
+}
+
+void check_ends(const Config& config, const Schedule& schedule) {
+  if (config.parallelism.pipeline_parallel_schedule_csv.empty()) return;
+  for (const std::string& key : given_asynchronous_keys(config))
+    throw user_error(
+        "{}, and {} has one window, so every step ends before the next begins: leave the key out, "
+        "or give a CSV with several windows",
+        key, schedule.name);
 }
 
 }  // namespace sluice

@@ -13,4 +13,7 @@ void check_runnable(const Schedule& schedule);
 // windows.
 void check_goes_on(const Config& config, const Schedule& schedule);
 
+// Throws UserError for keys that only such a run reads. REQUIRES: the schedule has one window.
+void check_ends(const Config& config, const Schedule& schedule);
+
 }  // namespace sluice

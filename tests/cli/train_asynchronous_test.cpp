@@ -93,7 +93,7 @@ TEST_F(TrainAsynchronous, AKilledRunResumesWithTheSameBits) {
 }
 
 TEST_F(TrainAsynchronous, AStoppedRunSavesAtOnceAndResumesWithTheSameBits) {
-  for (const std::size_t way : {0, 4, 5, 6}) {
+  for (const std::size_t way : {0U, 4U, 5U, 6U}) {
     SCOPED_TRACE(kWays[way]);
     clear();
     const std::string flags =
@@ -174,7 +174,7 @@ TEST_F(TrainAsynchronous, ACheckpointOfASynchronousRunGoesOn) {
   EXPECT_NE(ran.err.find("begins them with the weights of the checkpoint"), std::string::npos)
       << ran.err;
   // Also where all of a step uses older weights, or predicted ones.
-  for (const std::size_t way : {5, 6}) {
+  for (const std::size_t way : {5U, 6U}) {
     const Ran other =
         train(kRun + kWays[way] + "--training.steps=6 --checkpoint.load=" +
               "checkpoints/step-00000004 --checkpoint.folder=other" + std::to_string(way));
@@ -239,6 +239,51 @@ TEST_F(TrainAsynchronous, AnotherOptimizerSaysWhatItDropsAndWhatItSetsToZero) {
   }
 }
 
+// The keys that a file of several windows leaves open do what they do with a named schedule.
+TEST_F(TrainAsynchronous, AFileOfSeveralWindowsReadsItsOwnKeys) {
+  for (const char* windows : {"1", "5"})
+    ASSERT_EQ(sluice(fmt::format("schedule amdp -d 4 -m 8 --windows {} --order A --format csv "
+                                 "--out {}.csv",
+                                 windows, windows))
+                  .code,
+              0);
+  const std::string csv = kRun + std::string("--parallelism.pipeline_parallel_schedule_csv=5.csv ");
+  const auto memory = [&](const std::string& flags) {
+    const Ran ran = train(flags + "--dry-run");
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    const auto begin = ran.out.find("rank  stages"), end = ran.out.find("elements that");
+    return ran.out.substr(begin, end - begin);
+  };
+  const std::string named = std::string(kRun) + "--asynchronous.order=A ";
+  EXPECT_EQ(memory(csv), memory(named));
+  const std::string replicated = "--asynchronous.states=replicated ";
+  EXPECT_EQ(memory(csv + replicated), memory(named + replicated));
+  EXPECT_NE(memory(csv), memory(csv + replicated));
+  memory(csv + "--asynchronous.max_mismatch=1 --asynchronous.max_delay=1 ");
+  EXPECT_EQ(train(csv + "--asynchronous.max_mismatch=0 --dry-run").code, 1);
+  ASSERT_EQ(train(csv).code, 0);
+  const std::string bits = weights();
+  clear();
+  ASSERT_EQ(train(named).code, 0);
+  EXPECT_EQ(weights(), bits);
+  const std::string key = "--parallelism.pipeline_parallel_schedule_csv=5.csv ";
+  expect_refused(key + "--asynchronous.flush ", {"asynchronous.flush is true: in a CSV updates"});
+  expect_refused(key + "--asynchronous.weights=stash ",
+                 {"asynchronous.weights is \"stash\": the CSV says in its first line"});
+  expect_refused(key + "--asynchronous.order=A ", {"the CSV's order is fixed"});
+  expect_refused(key + "--parallelism.fuse_backward ", {"schedule --backward fused"});
+  expect_refused(key + "--parallelism.deferred_validation ", {"could not be taken back"});
+  expect_refused(key + "--data.packing=sequences ", {"use stream or documents\n"});
+  expect_refused("--parallelism.pipeline_parallel_schedule_csv=1.csv " + replicated,
+                 {"asynchronous.states is \"replicated\", and amdp has one window"});
+}
+
+TEST_F(TrainAsynchronous, MoreMicrobatchesThanHaveNumbersAreRefused) {
+  expect_refused("--training.steps=268435456 ",
+                 {"training.steps is 268435456: amdp numbers its microbatches through, 8 in each "
+                  "step, and the largest number is 2147483647; take at most 268435455 steps"});
+}
+
 TEST_F(TrainAsynchronous, WhatDoesNotFitIsRefusedInOneLine) {
   expect_refused("--asynchronous.order=A --parallelism.num_microbatches=2 ",
                  {"parallelism.num_microbatches is 2", "a multiple of 4"});
@@ -249,6 +294,8 @@ TEST_F(TrainAsynchronous, WhatDoesNotFitIsRefusedInOneLine) {
   expect_refused("--parallelism.pipeline_parallel_degree=1 ",
                  {"parallelism.pipeline_parallel_degree is 1: amdp needs at least 2"});
   expect_refused("--parallelism.deferred_validation ", {"deferred_validation is true", "amdp"});
+  expect_refused("--parallelism.deferred_validation --asynchronous.flush ",
+                 {"deferred_validation is true with asynchronous.flush: the owner of a stage"});
   expect_refused("--parallelism.fuse_backward ", {"asynchronous.backward = fused"});
   expect_refused("--asynchronous.pipes=2 --asynchronous.order=A ",
                  {"asynchronous.pipes is 2", "order frozen takes any"});
