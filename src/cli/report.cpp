@@ -12,40 +12,16 @@ namespace sluice::cli {
 namespace {
 
 // The fields that texts of the library name; a word of a user's between backquotes stays.
-constexpr std::array<std::string_view, 34> kFields = {"cluster.device",
-                                                      "comm.backend",
-                                                      "data.path",
-                                                      "block",
-                                                      "contention",
-                                                      "costs",
-                                                      "devices",
-                                                      "format",
-                                                      "group_size",
-                                                      "keep_after_i",
-                                                      "model",
-                                                      "memory_cap",
-                                                      "microbatches",
-                                                      "out",
-                                                      "prompt_ids",
-                                                      "slices",
-                                                      "reduce_time",
-                                                      "rollback",
-                                                      "slice_sizes",
-                                                      "tokens",
-                                                      "trace",
-                                                      "sequence_length",
-                                                      "stages_per_device",
-                                                      "max_length",
-                                                      "min_degree",
-                                                      "windows",
-                                                      "order",
-                                                      "pipes",
-                                                      "in_flight",
-                                                      "border",
-                                                      "update_slot",
-                                                      "weights",
-                                                      "max_mismatch",
-                                                      "max_delay"};
+constexpr std::array<std::string_view, 35> kFields = {
+    "cluster.device", "comm.backend", "data.path",       "block",
+    "contention",     "costs",        "devices",         "format",
+    "group_size",     "keep_after_i", "model",           "memory_cap",
+    "microbatches",   "out",          "prompt_ids",      "slices",
+    "reduce_time",    "rollback",     "update_time",     "slice_sizes",
+    "tokens",         "trace",        "sequence_length", "stages_per_device",
+    "max_length",     "min_degree",   "windows",         "order",
+    "pipes",          "in_flight",    "border",          "update_slot",
+    "weights",        "max_mismatch", "max_delay"};
 
 std::string flag_of(std::string_view field) {
   if (field == "field") return "flag";

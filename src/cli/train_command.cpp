@@ -1,4 +1,6 @@
 // sluice train CONFIG: what can be answered without torch is answered here; train.h has the rest.
+#include <algorithm>
+
 #include "sluice/base/names.h"
 #include "sluice/cli/commands.h"
 #include "sluice/cli/dry_run.h"
@@ -59,6 +61,10 @@ ExitCode answer(const Flags& flags) {
       std::vector<UpdateMethod> methods = update_methods(run);
       for (UpdateMethod& method : methods)
         method.why_not = as_flags(method.why_not);
+      if (std::none_of(methods.begin(), methods.end(),
+                       [](const UpdateMethod& method) { return method.largest.has_value(); }))
+        throw user_error("--methods: no method of updating takes this run: {}: {}",
+                         methods.front().name, methods.front().why_not);
       text = format == Format::json ? update_methods_json(methods)
                                     : update_methods_text(run.plan, methods);
       if (prints_for_all()) OutputFlags().write(text);
@@ -75,7 +81,11 @@ ExitCode answer(const Flags& flags) {
 ExitCode run(const Flags& flags) {
   if (flags.build) return ExitCode::ok;  // ./sluice has built it
   if (flags.file.empty()) throw CLI::RequiredError("config");
-  if (flags.methods && (!flags.dry_run || flags.print_config))
+  if (flags.methods && flags.print_config)
+    throw user_error(
+        "--methods and --print-config are both given: each prints something else and exits; leave "
+        "one out");
+  if (flags.methods && !flags.dry_run)
     throw user_error("--methods is given without --dry-run: add --dry-run, or leave --methods out");
   if (flags.rollback < 0) throw user_error("--rollback is {}: needs 1 or more", flags.rollback);
   if (flags.print_config || flags.dry_run) {

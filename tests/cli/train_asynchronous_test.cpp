@@ -278,6 +278,56 @@ TEST_F(TrainAsynchronous, AFileOfSeveralWindowsReadsItsOwnKeys) {
                  {"asynchronous.states is \"replicated\", and amdp has one window"});
 }
 
+TEST_F(TrainAsynchronous, TheTableOfMethodsSaysWhatItCannotShow) {
+  const struct {
+    const char *flags, *said;
+  } rows[] = {
+      {"--methods", "--methods is given without --dry-run"},
+      {"--methods --dry-run --print-config", "--methods and --print-config are both given"},
+      {"--methods --dry-run --parallelism.pipeline_parallel_schedule=seq1f1b "
+       "--parallelism.slices=2",
+       "no method of updating takes this run: 1f1b: parallelism.slices is 2"},
+  };
+  for (const auto& row : rows) {
+    const Ran ran = train(row.flags);
+    EXPECT_EQ(ran.code, 2) << row.flags;
+    EXPECT_EQ(ran.out, "") << row.flags;
+    EXPECT_NE(ran.err.find(row.said), std::string::npos) << ran.err;
+  }
+  const Ran ran = sluice("schedule 1f1b -d 2 -m 2 --update-time 3");
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_EQ(ran.err, "sluice: --update-time is 3: 1f1b has no UPDATE; leave the flag out\n");
+}
+
+TEST_F(TrainAsynchronous, TheDryRunOfPipedreamSaysByWhichNormItClips) {
+  const Ran ran = train(kRun + kWays[4] + "--dry-run");
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_NE((ran.out + ran.err)
+                .find("pipedream updates each stage by itself: training.max_norm = 1 clips by the "
+                      "gradient norm of the step before, and the first step not at all\n"),
+            std::string::npos)
+      << ran.out << ran.err;
+  const Ran unclipped = train(kRun + kWays[4] + "--dry-run --training.max_norm=0");
+  EXPECT_EQ((unclipped.out + unclipped.err).find("by itself"), std::string::npos);
+}
+
+TEST_F(TrainAsynchronous, MuonNeedsWholeMatricesAndSaysWhatItSends) {
+  const std::string mesh =
+      "--optimizer.name=muon --parallelism.data_parallel_shard_degree=2 "
+      "--parallelism.tensor_parallel_degree=2 --model.vocab_size=258 ";
+  const Ran refused = train(mesh + "--parallelism.sharding=parameters");
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_EQ(refused.err,
+            "sluice: parallelism.sharding is parameters: it divides matrices by rows, and "
+            "optimizer.name = muon needs whole ones; use parallelism.sharding = states\n");
+  const Ran text = train(mesh + "--dry-run");
+  const std::size_t header = text.out.find("elements that a rank sends per step");
+  ASSERT_NE(header, std::string::npos) << text.out;
+  EXPECT_NE(text.out.find(" optimizer", header), std::string::npos) << text.out;
+  const Ran adamw = train(mesh + "--optimizer.name=adamw --dry-run");
+  EXPECT_EQ(adamw.out.find(" optimizer", adamw.out.find("elements that")), std::string::npos);
+}
+
 TEST_F(TrainAsynchronous, MoreMicrobatchesThanHaveNumbersAreRefused) {
   expect_refused("--training.steps=268435456 ",
                  {"training.steps is 268435456: amdp numbers its microbatches through, 8 in each "

@@ -202,6 +202,49 @@ TEST_F(TrainOverMpi, OverlappingStepsGiveTheBitsOfThreadsAndResume) {
   }
 }
 
+// On two devices, with data and tensor ranks, in bf16: the weights of all ranks, saved at the end.
+TEST_F(TrainOverMpi, OverlappingStepsOnAMeshAndOtherOptimizersGiveTheBitsOfThreads) {
+  const std::string amdp =
+      "--parallelism.pipeline_parallel_schedule=amdp --parallelism.num_microbatches=2 "
+      "--training.dtype=bfloat16 ";
+  const struct {
+    std::string flags;
+    int ranks;
+  } rows_of[] = {
+      {amdp + "--parallelism.data_parallel_shard_degree=2", 4},
+      {amdp + "--parallelism.tensor_parallel_degree=2 --model.vocab_size=258", 4},
+      {"--optimizer.name=muon --parallelism.pipeline_parallel_degree=1 "
+       "--parallelism.pipeline_parallel_schedule=1f1b --parallelism.data_parallel_shard_degree=2",
+       2},
+      {"--optimizer.name=muon --parallelism.pipeline_parallel_degree=1 "
+       "--parallelism.pipeline_parallel_schedule=1f1b --parallelism.tensor_parallel_degree=2 "
+       "--model.vocab_size=258",
+       2},
+      {"--optimizer.name=nadam --parallelism.pipeline_parallel_schedule=xpipe", 2},
+  };
+  for (const auto& [flags, ranks] : rows_of) {
+    SCOPED_TRACE(flags);
+    const std::string all = flags + " --training.steps=4 --validation.interval=0";
+    const auto saved = [&, ranks = ranks] {
+      std::string out;
+      for (int rank = 0; rank < ranks; ++rank)
+        out += shard(4, rank);
+      return out;
+    };
+    clear();
+    const Ran expected = threads(all);
+    ASSERT_EQ(expected.code, 0) << expected.err;
+    const std::string shards = saved();
+    const auto metrics = rows();
+    EXPECT_EQ(metrics.size(), 4U);
+    clear();
+    const Ran ran = mpi(all, ranks);
+    ASSERT_EQ(ran.code, 0) << ran.err;
+    EXPECT_EQ(rows(), metrics);
+    EXPECT_TRUE(saved() == shards);
+  }
+}
+
 // Rank 0 plans; every process trains by its plan.
 TEST_F(TrainOverMpi, PlansBatchesAsThreadsDo) {
   std::string corpus;
