@@ -9,19 +9,6 @@
 namespace sluice {
 namespace {
 
-// xpipe looks ahead along the moments of whole weights.
-void check_prediction(const Config& config, Problems& problems) {
-  if (const OptimizerKind kind = config.optimizer.name;
-      kind != OptimizerKind::adamw && kind != OptimizerKind::nadam)
-    problems.add(
-        "optimizer.name is {}: xpipe predicts weights from two moments; use adamw or nadam", kind);
-  if (const int degree = config.parallelism.data_parallel_shard_degree; degree > 1)
-    problems.add(
-        "parallelism.data_parallel_shard_degree is {}: xpipe predicts whole weights, and a rank "
-        "would have the moments of some rows only; use data_parallel_replicate_degree instead",
-        degree);
-}
-
 // What a file of a schedule says itself, or cannot be changed in it. Whether the rest fits is known
 // when it is read (run/runnable.h).
 void check_csv(const Config& config, Problems& problems) {
@@ -66,7 +53,6 @@ void check_asynchronous(const Config& config, Problems& problems) {
           key, name);
     return;
   }
-  if (name == "xpipe") check_prediction(config, problems);
   if (parallelism.fuse_backward)
     problems.add(
         "parallelism.fuse_backward is true: {} has an order of its own for it; set "

@@ -116,6 +116,7 @@ void set_schedule(RunPlan& plan, Schedule lowered) {
     check_goes_on(plan.config, lowered);
     const auto endless = std::make_shared<EndlessSchedule>(std::move(lowered));
     lowered = endless->whole(endless->head() + endless->ahead() + 3);
+    check_ahead(*endless, lowered);
     plan.endless = endless;
   } else {
     check_ends(plan.config, lowered);

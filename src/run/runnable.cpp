@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "sluice/base/error.h"
+#include "sluice/base/names.h"
 #include "sluice/config/resolve.h"
 #include "sluice/config/schema.h"
 
@@ -22,7 +23,26 @@ void check_runnable(const Schedule& schedule) {
         schedule.name, idle - owns.begin());
 }
 
+namespace {
+
+// The prediction looks ahead along the moments of whole weights.
+void check_prediction(const Config& config, const Schedule& schedule) {
+  if (const OptimizerKind kind = config.optimizer.name;
+      kind != OptimizerKind::adamw && kind != OptimizerKind::nadam)
+    throw user_error(
+        "optimizer.name is {}: {} predicts weights from two moments; use adamw or nadam", kind,
+        schedule.name);
+  if (const int degree = config.parallelism.data_parallel_shard_degree; degree > 1)
+    throw user_error(
+        "parallelism.data_parallel_shard_degree is {}: {} predicts whole weights, and a rank would "
+        "have the moments of some rows only; use data_parallel_replicate_degree instead",
+        degree, schedule.name);
+}
+
+}  // namespace
+
 void check_goes_on(const Config& config, const Schedule& schedule) {
+  if (schedule.weights == WeightVersions::predicted) check_prediction(config, schedule);
   const ParallelismConfig& parallelism = config.parallelism;
   const bool from_csv = !parallelism.pipeline_parallel_schedule_csv.empty();
   const auto refuse = [&](std::string_view given, std::string_view why) {
@@ -51,6 +71,14 @@ void check_goes_on(const Config& config, const Schedule& schedule) {
         "training.steps is {}: {} numbers its microbatches through, {} in each step, and the "
         "largest number is {}; take at most {} steps, or fewer microbatches",
         config.training.steps, schedule.name, size, kMost, kMost / size);
+}
+
+void check_ahead(const EndlessSchedule& endless, const Schedule& schedule) {
+  if (endless.ahead() > 1 && schedule.weights == WeightVersions::predicted)
+    throw user_error(
+        "{} begins a window {} updates before its own, and weights are predicted by one update "
+        "only: give each window more microbatches",
+        schedule.name, endless.ahead());
 }
 
 void check_ends(const Config& config, const Schedule& schedule) {

@@ -278,6 +278,27 @@ TEST_F(TrainAsynchronous, AFileOfSeveralWindowsReadsItsOwnKeys) {
                  {"asynchronous.states is \"replicated\", and amdp has one window"});
 }
 
+// A file may say any weights: what they need is known when it is read.
+TEST_F(TrainAsynchronous, AFileOfPredictedWeightsNeedsWhatTheyNeed) {
+  const auto written = [&](const char* flags) {
+    const Ran ran = sluice(fmt::format("schedule {} --format csv --out own.csv", flags));
+    ASSERT_EQ(ran.code, 0) << ran.err;
+  };
+  const std::string csv = "--parallelism.pipeline_parallel_schedule_csv=own.csv ";
+  written("xpipe -d 4 -m 4 --windows 6");
+  const std::string four = csv + "--parallelism.num_microbatches=4 ";
+  expect_refused(four + "--optimizer.name=sgd ", {"optimizer.name is sgd: xpipe predicts"});
+  expect_refused(four + "--parallelism.data_parallel_shard_degree=2 ",
+                 {"data_parallel_shard_degree is 2: xpipe predicts whole weights"});
+  written("async-1f1b -d 4 -m 1 --windows 12 --weights stash");
+  std::string text = test::read_text(folder_.path() + "/own.csv");
+  text.replace(text.find("stash"), std::string("stash").size(), "predicted");
+  folder_.write("own.csv", text);
+  expect_refused(csv + "--parallelism.num_microbatches=1 ",
+                 {"async-1f1b begins a window 3 updates before its own, and weights are predicted "
+                  "by one update only"});
+}
+
 TEST_F(TrainAsynchronous, TheTableOfMethodsSaysWhatItCannotShow) {
   const struct {
     const char *flags, *said;
