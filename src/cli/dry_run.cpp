@@ -203,6 +203,7 @@ std::vector<std::string> check_files(const RunPlan& plan, int rollback) {
   }
   const Datasets data = open_datasets(plan.config);
   auto [resumed, remarks] = check_before_run(plan, &data.training, rollback);
+  if (data.held_out) check_validation_plans(plan, *data.held_out);
   for (const std::string& note : overlong_notes(data))
     remarks.push_back(note);
   if (plan.ragged() && resumed < plan.config.training.steps)

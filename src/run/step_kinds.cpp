@@ -82,11 +82,9 @@ void for_step_kinds(const RunPlan& plan, const std::function<void(const RunPlan&
 }
 
 std::optional<RunPlan> validation_of_planned(const RunPlan& plan) {
-  const bool planned = plan.batch_plans || plan.most_planned;
-  if (!planned || !plan.shares.empty() || !validates(plan.config)) return std::nullopt;
+  if (!plan.batch_plans || !plan.shares.empty() || !validates(plan.config)) return std::nullopt;
   RunPlan validation = plan;
   validation.batch_plans = nullptr;
-  validation.most_planned.reset();
   return validation;
 }
 

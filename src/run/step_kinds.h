@@ -26,8 +26,9 @@ std::vector<std::vector<TokenShare>> merged_shares(std::vector<std::vector<Token
 // shares, `plan` itself is the only one.
 void for_step_kinds(const RunPlan& plan, const std::function<void(const RunPlan&)>& use);
 
-// The same for a validation, where there is one beside planned batches: it is dealt (longest first)
-// to the run's own number of microbatches.
+// The same for a validation, where there is one beside replayed plans: it is dealt (longest first)
+// to the run's own number of microbatches. Batches that are planned as the run goes need nothing
+// beside: those of a validation are planned, too.
 std::optional<RunPlan> validation_of_planned(const RunPlan& plan);
 
 // Gives a plan of planned batches the shares that no step with its own number of microbatches

@@ -48,23 +48,27 @@ BatchPlan batch_plan_of(const RunPlan& plan, std::int64_t step,
 namespace {
 
 // A sequence that no group holds would end the run when its step comes.
-void check_longest(const BatchPlanner& planner, const Dataset& training) {
-  const std::vector<std::int64_t> lengths = training.lengths(0, training.num_samples());
+void check_longest(const RunPlan& plan, const char* data, std::span<const std::int64_t> lengths) {
   const std::int64_t longest = *std::max_element(lengths.begin(), lengths.end());
-  if (longest > planner.longest)
-    throw bad_data(
-        "the training data has a sequence of {}, and the largest group of ranks holds {}: lower "
-        "training.sequence_length and set data.overlong to drop or truncate, or allow larger "
-        "groups "
-        "(flexsp.max_degree) or more memory (parallelism.device_memory_mib)",
-        counted(longest, "token"), planner.longest);
+  if (longest <= plan.planner->longest) return;
+  const FlexspConfig& flexsp = plan.config.flexsp;
+  const bool fixed = flexsp.strategy.starts_with("fixed:");
+  throw bad_data(
+      "the {} data has a sequence of {}, and {} holds {}: lower training.sequence_length and set "
+      "data.overlong to drop or truncate, or allow larger groups ({}) or more memory "
+      "(parallelism.device_memory_mib)",
+      data, counted(longest, "token"),
+      fixed ? fmt::format("a group of flexsp.strategy = {}", flexsp.strategy)
+            : "the largest group of ranks",
+      plan.planner->longest, fixed ? "flexsp.strategy" : "flexsp.max_degree");
 }
 
 }  // namespace
 
 std::string check_batch_plans(const RunPlan& plan, const Dataset* training, std::int64_t resumed) {
   constexpr std::int64_t kMostSequences = 10'000'000;  // a second or two
-  if (plan.planner && training) check_longest(*plan.planner, *training);
+  if (plan.planner && training)
+    check_longest(plan, "training", training->lengths(0, training->num_samples()));
   if (!plan.batch_plans) return "";
   const std::int64_t last = plan.config.training.steps;
   for (std::int64_t step = resumed + 1; step <= last; ++step)
@@ -80,6 +84,15 @@ std::string check_batch_plans(const RunPlan& plan, const Dataset* training, std:
       "{}: the plans up to step {} are of this data; those after it are checked when their steps "
       "come",
       plan.batch_plans->name, end);
+}
+
+void check_validation_plans(const RunPlan& plan, const Dataset& held_out) {
+  if (!plan.planner) return;
+  const std::int64_t most = plan.config.validation.batches;
+  const std::int64_t all = held_out.num_samples();
+  const std::int64_t size = plan.config.training.global_batch_size;
+  check_longest(plan, "held-out validation",
+                held_out.lengths(0, most > 0 ? std::min(most * size, all) : all));
 }
 
 std::int64_t padded_tokens(const RunPlan& plan, const BatchPlan& batch,

@@ -22,6 +22,10 @@ BatchPlan batch_plan_of(const RunPlan& plan, std::int64_t step,
 // "": all were. `training` may be null: lengths are not known.
 std::string check_batch_plans(const RunPlan& plan, const Dataset* training, std::int64_t resumed);
 
+// Whether every held-out sequence that a validation takes fits a group, where batches are planned.
+// Throws UserError (bad_data) where one does not.
+void check_validation_plans(const RunPlan& plan, const Dataset& held_out);
+
 // The tokens of all sequences, and what pads those of each group.
 std::int64_t padded_tokens(const RunPlan& plan, const BatchPlan& batch,
                            std::span<const std::int64_t> lengths);

@@ -25,16 +25,19 @@ std::vector<std::int64_t> StepPlans::lengths(std::int64_t step) const {
   return data_.lengths((step - 1) * size, step * size);
 }
 
-StepPlans::Made StepPlans::make(std::int64_t step) const {
+StepPlans::Made StepPlans::made(std::int64_t step, std::span<const std::int64_t> batch) const {
   const auto start = Clock::now();
-  const std::vector<std::int64_t> batch = lengths(step);
+  BatchPlanner::Planned planned = plan_.planner->plan(batch);
+  Made made;
+  made.line = batch_plan_line(step, {std::move(planned.plan), sha256_hex(lengths_text(batch))});
+  made.predicted_s = planned.seconds;
+  made.plan_s = seconds_since(start);
+  return made;
+}
+
+StepPlans::Made StepPlans::make(std::int64_t step) const {
   try {
-    BatchPlanner::Planned planned = plan_.planner->plan(batch);
-    Made made;
-    made.line = batch_plan_line(step, {std::move(planned.plan), sha256_hex(lengths_text(batch))});
-    made.predicted_s = planned.seconds;
-    made.plan_s = seconds_since(start);
-    return made;
+    return made(step, lengths(step));
   } catch (const UserError& error) {
     throw UserError(fmt::format("the plan of step {}: {}", step, error.what()), error.code());
   }
@@ -55,11 +58,38 @@ std::string StepPlans::planned_line(std::int64_t step, std::optional<Planning>& 
     line = std::move(made.line);
     if (step < plan_.config.training.steps) begin(step + 1);
   }
+  share(line);
+  return line;
+}
+
+// Rank 0's, to all.
+void StepPlans::share(std::string& line) const {
   std::uint64_t size = line.size();
   world_.broadcast(0, std::as_writable_bytes(std::span(&size, 1)), "batch plan");
   line.resize(size);
   world_.broadcast(0, std::as_writable_bytes(std::span(line)), "batch plan");
-  return line;
+}
+
+BatchPlan StepPlans::validation(std::span<const std::int64_t> lengths) {
+  if (!plan_.planner)
+    return deal_longest_first(lengths, plan_.num_microbatches(), plan_.mesh.data());
+  const auto [known, is_new] = validations_.try_emplace({lengths.begin(), lengths.end()});
+  if (!is_new) return known->second;
+  constexpr std::int64_t kNumber = 1;  // a line has one; of a validation it says nothing
+  std::string line;
+  if (world_.rank() == 0) try {
+      line = made(kNumber, lengths).line;
+    } catch (const UserError& error) {
+      throw UserError(
+          fmt::format("the plan of a validation batch: {}; or set validation.interval = 0",
+                      error.what()),
+          error.code());
+    }
+  share(line);
+  BatchLimits limits = plan_.batch_limits();
+  limits.num_sequences = std::ssize(lengths);  // the last batch may be smaller
+  known->second = parse_batch_plans(line, "the batch planner", limits).at(kNumber).plan;
+  return known->second;
 }
 
 StepPlan StepPlans::take(std::int64_t step) {

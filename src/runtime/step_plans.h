@@ -6,8 +6,11 @@
 #include <cstdint>
 #include <functional>
 #include <future>
+#include <map>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "sluice/comm/communicator.h"
 #include "sluice/data/dataset.h"
@@ -36,6 +39,11 @@ class StepPlans {
   // there is none: of the planner on rank 0 alone.
   StepPlan take(std::int64_t step);
 
+  // How a validation deals sequences of these lengths: planned as those of a step are, where the
+  // run plans its batches, else longest first. Every rank calls it, and all get the same. Throws
+  // UserError on rank 0 where they cannot be planned. REQUIRES: sequences are unequal.
+  BatchPlan validation(std::span<const std::int64_t> lengths);
+
  private:
   struct Made {
     std::string line;
@@ -47,6 +55,8 @@ class StepPlans {
   };
   std::vector<std::int64_t> lengths(std::int64_t step) const;
   Made make(std::int64_t step) const;
+  Made made(std::int64_t step, std::span<const std::int64_t> batch) const;
+  void share(std::string& line) const;
   void begin(std::int64_t step);
   std::string planned_line(std::int64_t step, std::optional<Planning>& planning);
 
@@ -54,7 +64,8 @@ class StepPlans {
   const Dataset& data_;
   Communicator& world_;
   OnPlan on_plan_;
-  Ahead ahead_;  // on rank 0
+  Ahead ahead_;                                                 // on rank 0
+  std::map<std::vector<std::int64_t>, BatchPlan> validations_;  // by lengths: every one is the same
 };
 
 }  // namespace sluice

@@ -45,8 +45,6 @@ Trainer::Trainer(const RunPlan& plan, const Dataset& data, Communicator& world,
   check_matrices();
   collect_owned();
   make_groups();
-  forwards_ = forward_only(plan.endless ? plan.endless->whole(1) : plan.schedule);
-  evaluator_ = std::make_unique<Executor>(forwards_, local_, boundaries(), boundary(), true);
   copies_ = std::make_unique<StageCopies>(plan_, *pipeline_, traffic_, weights_);
   optimizer_ = std::make_unique<Optimizer>(plan.config.optimizer,
                                            static_cast<std::uint64_t>(plan.config.debug.seed),
@@ -169,12 +167,6 @@ Trainer::Execution& Trainer::execution_of(int num_microbatches) {
   return execution;
 }
 
-BatchPlan Trainer::dealt(const Dataset& data, const BatchRange& range) const {
-  if (!plan_.ragged()) return {};
-  return deal_longest_first(lengths_of(data, range), plan_.num_microbatches(),
-                            mesh_.shape().data());
-}
-
 GlobalBatch Trainer::load(const Dataset& data, const BatchRange& range, const BatchPlan& plan) {
   const MeshPlace& place = mesh_.place();
   const MeshShape& shape = mesh_.shape();
@@ -225,6 +217,22 @@ auto Trainer::guarded(const Run& run) {
   }
 }
 
+Executor& Trainer::evaluator_of(int num_microbatches) {
+  Evaluation& evaluation = evaluations_[num_microbatches];
+  if (!evaluation.executor) {
+    evaluation.forwards =
+        forward_only(plan_.endless ? plan_.endless->whole(1) : plan_.schedule_of(num_microbatches));
+    evaluation.executor =
+        std::make_unique<Executor>(evaluation.forwards, local_, boundaries(), boundary(), true);
+  }
+  return *evaluation.executor;
+}
+
+BatchPlan Trainer::dealt(const Dataset& data, const BatchRange& range) {
+  if (!plan_.ragged()) return {};
+  return guarded([&] { return step_plans_.validation(lengths_of(data, range)); });
+}
+
 double Trainer::local_loss() const {
   double loss = 0;
   for (const auto& [number, stage] : stages_)
@@ -257,8 +265,8 @@ double Trainer::evaluate(const Dataset& held_out, std::int64_t num_samples) {
       stage->use_window(kAside);
     }
     guarded([&] {
-      return evaluator_->run(batch_source(), plan_.shape.dim, kind_,
-                             std::chrono::steady_clock::now());
+      return evaluator_of(static_cast<int>(batch_.microbatches.size()))
+          .run(batch_source(), plan_.shape.dim, kind_, std::chrono::steady_clock::now());
     });
     loss += local_loss();
     num_targets += batch_.num_targets;

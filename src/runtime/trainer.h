@@ -122,14 +122,20 @@ class Trainer {
   // Lets the stages begin a pass over `batch`, every target's loss counting `scale`.
   void begin(GlobalBatch batch, double scale);
   GlobalBatch load(const Dataset& data, const BatchRange& range, const BatchPlan& plan);
-  // How the sequences of a batch are dealt longest first. All equal ones need no plan.
-  BatchPlan dealt(const Dataset& data, const BatchRange& range) const;
+  // How the sequences of a validation are dealt. All equal ones need no plan.
+  BatchPlan dealt(const Dataset& data, const BatchRange& range);
   // What runs a step with so many microbatches, made when it is first needed.
   struct Execution {
     std::unique_ptr<Executor> executor;
     std::size_t forward_prefix = 0;  // ops that can be run before the step before is settled
   };
   Execution& execution_of(int num_microbatches);
+  // What runs the forwards of a validation with so many microbatches, likewise.
+  struct Evaluation {
+    Schedule forwards;
+    std::unique_ptr<Executor> executor;
+  };
+  Executor& evaluator_of(int num_microbatches);
   Boundary boundary();
   Executor::DataSource batch_source() const;
   // Returns what `run` returns. If it throws, the other ranks are told first.
@@ -159,8 +165,7 @@ class Trainer {
   StepPlans step_plans_;
   BatchPlan batch_plan_;  // of the step
   std::map<int, Execution> executions_;
-  Schedule forwards_;
-  std::unique_ptr<Executor> evaluator_;
+  std::map<int, Evaluation> evaluations_;
   std::unique_ptr<StageCopies> copies_;
   std::unique_ptr<Optimizer> optimizer_;
   AttentionPlans plans_;

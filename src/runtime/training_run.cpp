@@ -197,10 +197,12 @@ class Loop {
     if (leads && trainer_.plans().count > 0) run.on_note(trainer_.plans().line());
     Resumed resumed = load_checkpoint(config_, run.rollback, world, trainer_, run.on_note);
     last_step_ = resumed.step;
-    if (leads)
+    if (leads) {
       if (const std::string note = check_batch_plans(run.plan, &run.training, last_step_);
           !note.empty())
         run.on_note(note);
+      if (run.held_out) check_validation_plans(run.plan, *run.held_out);
+    }
     first_ = resumed.step + 1;
     saver_.emplace(run.plan, world, trainer_, std::move(resumed), run.on_note);
     if (leads) reports_.emplace(run, world, saver_->run(), first_);

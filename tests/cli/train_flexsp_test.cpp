@@ -179,6 +179,52 @@ TEST_F(TrainFlexsp, AResumedRunPlansStepsAgainThatWereNotSaved) {
   EXPECT_EQ(read("metrics/plans.jsonl"), until_6);
 }
 
+// Dealt, a rank would have whole sequences of up to 32 tokens, and there is room for 19.
+TEST_F(TrainFlexsp, ValidationIsPlannedAndHasTheLossOfTheSameSamplesDealt) {
+  const auto validations = [&] {
+    std::vector<double> out;
+    for (const Json& row : lines_of("metrics/metrics.jsonl"))
+      out.push_back(row["validation_loss"].get<double>());
+    return out;
+  };
+  const std::string two = "--training.steps=2 --validation.interval=1 ";
+  ASSERT_EQ(train(two).code, 0);
+  const std::vector<double> plain = validations();
+  ASSERT_EQ(plain.size(), 2U);
+  for (const char* stages : {kOneStage, "--parallelism.pipeline_parallel_degree=2 "}) {
+    SCOPED_TRACE(stages);
+    clear();
+    const Ran ran = train(two + kPlanned + stages +
+                          "--parallelism.sharding=parameters --parallelism.device_memory_mib=0.7");
+    ASSERT_EQ(ran.code, 0) << ran.err;
+    const std::vector<double> ours = validations();
+    ASSERT_EQ(ours.size(), 2U);
+    for (std::size_t n = 0; n < ours.size(); ++n)
+      EXPECT_NEAR(ours[n], plain[n], 1e-5) << n;
+  }
+}
+
+// The first 54 samples train; of the last 6, one is longer than all of them.
+TEST_F(TrainFlexsp, AHeldOutSequenceThatFitsNoGroupIsRefusedByThatName) {
+  std::string lines;
+  for (int n = 0; n < 60; ++n)
+    lines += fmt::format("{{\"text\": \"{}\"}}\n",
+                         std::string(static_cast<std::size_t>(n == 57 ? 31 : 3), 'a'));
+  folder_.write("corpus.jsonl", lines);
+  const std::string flags = kPlanned + std::string(kOneStage) +
+                            "--flexsp.max_degree=1 --parallelism.sharding=parameters "
+                            "--parallelism.device_memory_mib=0.7 --training.steps=1 ";
+  const Ran dry = dry_run(flags), ran = train(flags);
+  for (const Ran* refused : {&dry, &ran}) {
+    EXPECT_EQ(refused->code, 3) << refused->err;
+    EXPECT_NE(refused->err.find("the held-out validation data has a sequence of 32 tokens, and the "
+                                "largest group of ranks holds "),
+              std::string::npos)
+        << refused->err;
+  }
+  EXPECT_EQ(train(flags + "--validation.interval=0").code, 0);
+}
+
 TEST_F(TrainFlexsp, AProfileHasWhatPlanningNeeds) {
   const Ran ran = sluice("profile run.toml --out measured.json " + std::string(kPlanned));
   ASSERT_EQ(ran.code, 0) << ran.err;
