@@ -3,6 +3,7 @@
 #include "sluice/base/names.h"
 #include "sluice/base/text.h"
 #include "sluice/cost/parameters.h"
+#include "sluice/run/step_kinds.h"
 
 namespace sluice::cli {
 namespace {
@@ -32,8 +33,7 @@ std::vector<std::string> banner(const RunPlan& plan, const Datasets& data, int t
           fmt::format("mesh: {} data x {} pipeline x {} tensor = {} ({}), {} each, on {}",
                       mesh.data(), mesh.pipeline, mesh.tensor, counted(mesh.size(), "rank"),
                       config.comm.backend, counted(threads_per_rank, "thread"), device),
-          fmt::format("schedule: {}, {} of {} per step", schedule.name,
-                      counted(plan.num_microbatches(), "microbatch"), plan.microbatch_text()),
+          fmt::format("schedule: {}, {} per step", schedule.name, microbatches_text(plan)),
           data_line,
           fmt::format("folders: {}, {}", folder_text("checkpoints", config.checkpoint.folder),
                       folder_text("metrics", config.metrics.folder))};

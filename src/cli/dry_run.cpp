@@ -151,7 +151,7 @@ std::vector<std::string> next_batches(const RunPlan& plan, const Dataset& traini
       std::clamp<std::int64_t>(kMostOps / ops, 1, plan.planner ? kMostPlanned : kMostBatches));
   std::vector<std::string> remarks;
   const std::int64_t size = plan.config.training.global_batch_size;
-  std::int64_t tokens = 0, stash = 0;
+  std::int64_t tokens = 0, stash = 0, sent = 0;
   for (std::int64_t number = resumed + 1; number <= resumed + batches; ++number) {
     const std::vector<std::int64_t> lengths = training.lengths((number - 1) * size, number * size);
     BatchPlan batch;
@@ -175,14 +175,18 @@ std::vector<std::string> next_batches(const RunPlan& plan, const Dataset& traini
                           std::max(step.shares[m].degree, own[m].degree)};
     }
     tokens = std::max(tokens, step.largest_share(0).tokens);
-    for (const std::int64_t peak : predicted_peaks(step))
-      stash = std::max(stash, peak);
+    step.peak_stash_bytes = predicted_peaks(step);
+    for (const RankMemory& rank : memory_by_rank(step)) {
+      stash = std::max(stash, rank.stash);
+      sent = std::max(sent, rank.traffic.total());
+    }
   }
   remarks.push_back(fmt::format(
-      "the {} {} of this data: at most {} in a microbatch of a rank, and at most {} MiB of "
-      "activations on a rank; the table has the most that any batch may need",
+      "the {} {} of this data: at most {} in a microbatch of a rank, at most {} MiB of activations "
+      "on a rank, and at most {} that a rank sends in a step; the table of MiB has the most that "
+      "any batch may need",
       resumed > 0 ? "next" : "first", batches == 1 ? "batch" : fmt::format("{} batches", batches),
-      counted(tokens, "token"), mebibytes(static_cast<double>(stash))));
+      counted(tokens, "token"), mebibytes(static_cast<double>(stash)), counted(sent, "element")));
   return remarks;
 }
 

@@ -97,12 +97,12 @@ void add_schedules(const RunPlan& plan, const RunTimes& times, BatchPlans& plans
 void add_cluster(PlannedRun& run) {
   const flexsp::RunCluster made = flexsp::run_cluster(run.plan, run.times);
   run.plan.most_planned = made.most;
-  run.notes.push_back(fmt::format(
-      "batches are planned by parallelism.costs, in groups of {} data ranks with at most {} each",
-      fmt::join(made.cluster.degrees, ", "), counted(made.most.tokens, "token")));
+  run.notes.push_back(
+      fmt::format("batches are planned by parallelism.costs, in groups of {} with at most {} each",
+                  flexsp::ranks_text(made.cluster.degrees), counted(made.most.tokens, "token")));
   for (const flexsp::ExcludedDegree& excluded : made.excluded)
     run.notes.push_back(
-        fmt::format("no group has {} data ranks: {}", excluded.degree, excluded.reason));
+        fmt::format("no group has {}: {}", counted(excluded.degree, "data rank"), excluded.reason));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "sluice/base/names.h"
 #include "sluice/base/text.h"
 #include "sluice/cost/parameters.h"
+#include "sluice/run/step_kinds.h"
 
 namespace sluice {
 namespace {
@@ -107,9 +108,10 @@ std::string prediction_text(const DryRun& dry) {
                   counted(num_parameters(plan.shape), "parameter"), 100 * prediction.bubble,
                   dry.run.times.measured ? "the times of parallelism.costs" : "counting FLOPs");
   if (plan.ragged())
-    out +=
-        "the bubble is that of full microbatches; how long a step takes depends on the lengths of "
-        "its sequences\n";
+    out += fmt::format(
+        "the bubble is that of {} microbatches; how long a step takes depends on the lengths of "
+        "its sequences\n",
+        plan.config.flexsp.enabled ? fmt::format("{} full", plan.num_microbatches()) : "full");
   if (!prediction.step_s) return out;
   out +=
       fmt::format("{}{:.4g} s per step, {}{} tokens/s", prediction.lower_bound ? "at least " : "",
@@ -121,6 +123,13 @@ std::string prediction_text(const DryRun& dry) {
   if (prediction.lower_bound)
     out += "; bounds by cluster.peak_tflops alone, as if every matmul reached it";
   return out + "\n";
+}
+
+// What the elements are of. How many microbatches a step has is not known before it is planned.
+std::string sent_in(const RunPlan& plan) {
+  if (!plan.config.flexsp.enabled) return plan.ragged() ? " at most" : "";
+  return fmt::format(" if it has {} of {}; a planned step may have more or fewer",
+                     counted(plan.num_microbatches(), "microbatch"), plan.microbatch_text());
 }
 
 Json optional(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
@@ -152,11 +161,9 @@ std::string dry_run_text(const DryRun& dry) {
   for (const Class& c : classes)
     row.push_back(mebibytes(static_cast<double>(sum(ranks, c))));
   table.add(row);
-  std::string out =
-      fmt::format("{} on {}{}, {} of {}, backend {}; MiB per rank:\n{}", schedule.name,
-                  counted(plan.mesh.size(), "rank"), mesh_text(plan.mesh),
-                  counted(plan.num_microbatches(), "microbatch"), plan.microbatch_text(),
-                  plan.config.comm.backend, table.text());
+  std::string out = fmt::format("{} on {}{}, {}, backend {}; MiB per rank:\n{}", schedule.name,
+                                counted(plan.mesh.size(), "rank"), mesh_text(plan.mesh),
+                                microbatches_text(plan), plan.config.comm.backend, table.text());
   if (const auto kinds = moving(ranks); !kinds.empty()) {
     std::vector<std::string> names = {"rank"};
     for (const TrafficClass kind : kinds)
@@ -173,7 +180,7 @@ std::string dry_run_text(const DryRun& dry) {
       moved.add(cells);
     }
     out += fmt::format("elements that a rank sends per step{} (docs/parallelism.md):\n{}",
-                       plan.ragged() ? " at most" : "", moved.text());
+                       sent_in(plan), moved.text());
   }
   if (plan.sliced())
     out += fmt::format("slices of {} tokens\n", fmt::join(schedule.slice_sizes, ", "));
@@ -208,6 +215,8 @@ std::string dry_run_json(const DryRun& dry) {
                     {"backend", name_of(plan.config.comm.backend)},
                     {"ranks", rows},
                     {"totals", totals},
+                    {"num_microbatches", plan.num_microbatches()},
+                    {"num_microbatches_planned", plan.config.flexsp.enabled},
                     {"machine", dry.machine_bytes ? Json(*dry.machine_bytes) : Json()},
                     {"fits", dry.fits ? Json(*dry.fits) : Json()},
                     {"slice_sizes", plan.schedule.slice_sizes},

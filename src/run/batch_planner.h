@@ -6,6 +6,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "sluice/run/batch_plan.h"
 #include "sluice/schedule/schedule.h"
@@ -24,6 +25,7 @@ struct BatchPlanner {
   // The run's schedule for so many microbatches, lowered and proved; it lasts as long as the
   // planner. REQUIRES: a plan has so many.
   std::function<const Schedule&(int num_microbatches)> schedule;
+  std::vector<int> degrees;  // that groups may have, ascending
   std::int64_t longest = 0;  // tokens of the longest sequence that a group holds
   // One line: who has the same plans equal batches in the same way.
   std::string identity;

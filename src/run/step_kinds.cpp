@@ -4,6 +4,7 @@
 #include <set>
 
 #include "sluice/base/error.h"
+#include "sluice/base/text.h"
 #include "sluice/config/resolve.h"
 
 namespace sluice {
@@ -86,6 +87,18 @@ std::optional<RunPlan> validation_of_planned(const RunPlan& plan) {
   RunPlan validation = plan;
   validation.batch_plans = nullptr;
   return validation;
+}
+
+std::string microbatches_text(const RunPlan& plan) {
+  const std::string held = plan.microbatch_text();
+  if (plan.config.flexsp.enabled)
+    return fmt::format("as many microbatches as are planned, of {}", held);
+  if (!plan.batch_plans || plan.batch_plans->shares.empty())
+    return fmt::format("{} of {}", counted(plan.num_microbatches(), "microbatch"), held);
+  const auto& by_number = plan.batch_plans->shares;
+  const int least = by_number.begin()->first, most = by_number.rbegin()->first;
+  return least == most ? fmt::format("{} of {}", counted(least, "microbatch"), held)
+                       : fmt::format("{} to {} microbatches of {}", least, most, held);
 }
 
 void take_largest_shares(RunPlan& plan) {

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "sluice/run/plan.h"
@@ -30,6 +31,10 @@ void for_step_kinds(const RunPlan& plan, const std::function<void(const RunPlan&
 // to the run's own number of microbatches. Batches that are planned as the run goes need nothing
 // beside: those of a validation are planned, too.
 std::optional<RunPlan> validation_of_planned(const RunPlan& plan);
+
+// The microbatches of a step, in words: how many there are, as far as it is known before the run,
+// and what each holds.
+std::string microbatches_text(const RunPlan& plan);
 
 // Gives a plan of planned batches the shares that no step with its own number of microbatches
 // exceeds.

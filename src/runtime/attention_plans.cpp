@@ -7,13 +7,14 @@
 #include "sluice/cost/head_share.h"
 #include "sluice/cuda/device.h"
 #include "sluice/model/attention_packed.h"
+#include "sluice/run/batch_planner.h"
 
 namespace sluice {
 
 namespace {
 
 // The heads that a tensor rank may attend with: all its own, and its share of them for each degree
-// that is planned. Shares of the same size need the same plans.
+// that is planned or may be. Shares of the same size need the same plans.
 std::vector<LocalShape> attended_shapes(const RunPlan& plan) {
   const LocalShape local = local_shape(plan.shape, plan.mesh.tensor);
   std::set<int> degrees = {1};
@@ -22,6 +23,7 @@ std::vector<LocalShape> attended_shapes(const RunPlan& plan) {
       for (const auto& groups : batch.plan.microbatches)
         for (const SequenceGroup& group : groups)
           degrees.insert(group.degree);
+  if (plan.planner) degrees.insert(plan.planner->degrees.begin(), plan.planner->degrees.end());
   std::vector<LocalShape> shapes;
   for (const int degree : degrees) {
     LocalShape& shape = shapes.emplace_back(local);

@@ -269,6 +269,36 @@ TEST_F(TrainFlexsp, ADryRunShowsTheFirstPlansWithoutTorch) {
     EXPECT_NE(ran.out.find(part), std::string::npos) << part << ran.out;
 }
 
+// Nobody knows before the run how many microbatches its steps will have.
+TEST_F(TrainFlexsp, NoNumberOfMicrobatchesIsGivenForThatOfPlannedSteps) {
+  const Ran dry = dry_run(kPlanned + std::string(kOneStage));
+  for (const char* part :
+       {"1f1b on 4 ranks (4 data x 1 pipeline x 1 tensor), as many microbatches as are planned, of "
+        "at most 32 tokens, backend threads",
+        "elements that a rank sends per step if it has 2 microbatches of at most 32 tokens; a "
+        "planned step may have more or fewer",
+        "the bubble is that of 2 full microbatches", " elements that a rank sends in a step; "})
+    EXPECT_NE(dry.out.find(part), std::string::npos) << part << dry.out;
+  const Ran ran = train(kPlanned + std::string(kOneStage) + "--training.steps=1");
+  EXPECT_NE(ran.err.find("schedule: 1f1b, as many microbatches as are planned, of at most 32 "
+                         "tokens per step\n"),
+            std::string::npos)
+      << ran.err;
+}
+
+TEST_F(TrainFlexsp, TheNoteOnGroupsNamesThoseThatTheStrategyMakes) {
+  for (const auto& [flag, part] :
+       {std::pair{"--flexsp.strategy=fixed:4", ", in groups of 4 data ranks with at most 32 "},
+        {"--flexsp.max_degree=1", ", in groups of 1 data rank with at most 32 tokens each"}}) {
+    const Ran dry = dry_run(kPlanned + std::string(kOneStage) + flag);
+    EXPECT_NE(dry.out.find(part), std::string::npos) << part << dry.out;
+  }
+  expect_refused(kPlanned + std::string(kOneStage) +
+                     "--flexsp.strategy=fixed:1 --validation.interval=0 "
+                     "--parallelism.sharding=parameters --parallelism.device_memory_mib=0.7",
+                 3, "a group of flexsp.strategy = fixed:1 holds ");
+}
+
 TEST_F(TrainFlexsp, WhatDoesNotFitIsRefusedInOneLine) {
   const std::string one = kPlanned + std::string(kOneStage) + "--training.steps=1 ";
   expect_refused(one + "--data.packing=documents --parallelism.num_microbatches=1", 2,

@@ -8,6 +8,7 @@
 
 #include "sluice/base/error.h"
 #include "sluice/base/text.h"
+#include "sluice/config/batch_strategy.h"
 #include "sluice/plan/run_memory.h"
 #include "sluice/plan/searched_schedule.h"
 
@@ -90,6 +91,11 @@ MemoryLine line_of(const RunPlan& plan, const TokenShare& share) {
 
 }  // namespace
 
+std::string ranks_text(const std::vector<int>& degrees) {
+  return fmt::format("{} data {}", fmt::join(degrees, ", "),
+                     degrees.size() == 1 && degrees.front() == 1 ? "rank" : "ranks");
+}
+
 RunCluster run_cluster(const RunPlan& plan, const RunTimes& times) {
   const std::string& file = plan.config.parallelism.costs;
   constexpr const char* kRemedy =
@@ -117,6 +123,13 @@ RunCluster run_cluster(const RunPlan& plan, const RunTimes& times) {
   const int most = flexsp.max_degree > 0 ? flexsp.max_degree : std::numeric_limits<int>::max();
   cluster.degrees =
       usable_degrees(cluster.costs, cluster.devices, flexsp.min_degree, most, out.excluded);
+  if (const int degree = batch_strategy(flexsp.strategy)->degree; degree > 0) {
+    if (std::find(cluster.degrees.begin(), cluster.degrees.end(), degree) == cluster.degrees.end())
+      throw user_error("flexsp.strategy is {}: groups can have {} here; use one of them",
+                       flexsp.strategy, ranks_text(cluster.degrees));
+    cluster.degrees = {degree};
+    out.excluded.clear();
+  }
   // What is excluded on request needs no word.
   std::erase_if(out.excluded, [&](const ExcludedDegree& excluded) {
     return excluded.degree < flexsp.min_degree || excluded.degree > most;

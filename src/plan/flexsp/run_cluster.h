@@ -2,6 +2,7 @@
 // many tokens each rank may have.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "sluice/plan/flexsp/prices.h"
@@ -11,7 +12,7 @@ namespace sluice::flexsp {
 
 struct RunCluster {
   Cluster cluster;
-  std::vector<ExcludedDegree> excluded;
+  std::vector<ExcludedDegree> excluded;  // none of a strategy that has one degree
   TokenShare most;  // that a rank may have of a microbatch, and the largest degree
 };
 
@@ -20,6 +21,9 @@ struct RunCluster {
 // caps, as many as full microbatches of parallelism.num_microbatches have. Throws UserError where
 // the costs have no flexsp section, no degree can be used, or a cap leaves no room.
 RunCluster run_cluster(const RunPlan& plan, const RunTimes& times);
+
+// "1, 2, 4 data ranks".
+std::string ranks_text(const std::vector<int>& degrees);
 
 // What the device that needs most takes with as many tokens as full microbatches have, as a line:
 // without any, and for each.

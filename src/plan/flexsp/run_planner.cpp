@@ -68,18 +68,10 @@ class Planner {
         stages_(run.plan.schedule.num_devices()),
         schedule_name_(run.plan.schedule.name),
         schedules_(run),
-        pipeline_(run.plan, run.times, [this](int count) { return schedules_.of(count); }) {
-    const int degree = strategy_.degree;
-    const auto& degrees = cluster_.degrees;
-    if (degree > 0 && std::find(degrees.begin(), degrees.end(), degree) == degrees.end())
-      throw user_error("flexsp.strategy is {}: groups can have {} data ranks here; use one of them",
-                       run.plan.config.flexsp.strategy, fmt::join(degrees, ", "));
-  }
+        pipeline_(run.plan, run.times, [this](int count) { return schedules_.of(count); }) {}
 
   const Cluster& cluster() const { return cluster_; }
-  std::int64_t longest() const {
-    return strategy_.degree > 0 ? cluster_.capacity_tokens * strategy_.degree : room_of(cluster_);
-  }
+  std::int64_t longest() const { return room_of(cluster_); }
   const Schedule& schedule(int num_microbatches) {
     const Schedule* const found = schedules_.of(num_microbatches);
     SLUICE_CHECK(found, "{} takes no {} microbatches", schedule_name_, num_microbatches);
@@ -199,6 +191,7 @@ std::shared_ptr<const BatchPlanner> run_planner(const PlannedRun& run) {
   BatchPlanner out;
   out.plan = [planner](std::span<const std::int64_t> lengths) { return planner->plan(lengths); };
   out.schedule = [planner](int count) -> const Schedule& { return planner->schedule(count); };
+  out.degrees = planner->cluster().degrees;
   out.longest = planner->longest();
   out.identity = identity_of(planner->cluster(), run.times);
   return std::make_shared<const BatchPlanner>(std::move(out));
