@@ -49,12 +49,12 @@ std::string list_text() {
          "size;\nF, I, W, B = I + W: times of one stage's op on a whole microbatch.\n";
 }
 
-// A search goes by the times of the costs file.
+// A search goes by the times of the costs file: by those of its stages.
 void take_times(const Generator& generator, GeneratorOptions& options,
                 const PricingFlags& pricing) {
   if (pricing.costs_file.empty() || !generator.knobs.times) return;
   options = parse_file(pricing.costs_file, kMaxCostsBytes, [&](const std::string& text) {
-    const Costs costs = stage_costs_from_json(text);
+    const Costs costs = stage_costs_from_json(text, !pricing.redeal);
     if (pricing.redeal) return with_profile(generator, options, costs);
     const SearchTimes times = search_times(costs);
     options.stage_times = times.stages;

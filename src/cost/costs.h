@@ -121,8 +121,9 @@ void check_contention(const std::vector<double>& contention, int devices, std::s
 // A costs file (docs/costs-format.md) for this schedule. Throws UserError naming the entry.
 Costs costs_from_json(std::string_view json, const Schedule& schedule);
 // The same whatever the schedule: without the links between its devices, and with a contention
-// that nobody has checked. Throws UserError for a file of unequal microbatches, too.
-Costs stage_costs_from_json(std::string_view json);
+// that nobody has checked. Throws UserError for a file of unequal microbatches, too, unless what it
+// says of stages is all that is asked for.
+Costs stage_costs_from_json(std::string_view json, bool of_stages_alone = false);
 // What the file says of sequences that ranks share: its section `flexsp`, beside which it needs no
 // stages. Throws UserError where there is none.
 SequenceCosts sequence_costs_from_json(std::string_view json);

@@ -179,6 +179,11 @@ std::map<int, double> parse_bandwidths(const Json& json) {
     const double rate = amount(value, name);
     if (rate <= 0)
       throw user_error("costs: {} is 0: leave out a degree that is not to be used", name);
+    if (rate < 1)
+      throw user_error(
+          "costs: {} is {}: needs bytes per second, at least 1; leave out a degree that is not to "
+          "be used",
+          name, number(rate));
     out[static_cast<int>(*degree)] = rate;
   }
   return out;
@@ -194,11 +199,13 @@ SequenceCosts parse_flexsp(const Json& json) {
       {"stash_bytes_per_token", &SequenceCosts::stash_bytes_per_token},
       {"state_bytes", &SequenceCosts::state_bytes},
       {"all_to_all_bytes_per_token", &SequenceCosts::all_to_all_bytes_per_token}};
-  std::vector<std::string> known = {"bytes_per_s", "heads"};
+  std::vector<std::string> required = {"bytes_per_s", "heads"};
   for (const auto& [key, field] : kFields)
-    known.emplace_back(key);
+    required.emplace_back(key);
+  std::vector<std::string> known = required;
+  known.insert(known.end(), {"device_layers", "parameter_shards"});
   check_keys(json, "flexsp", known);
-  for (const std::string& key : known)
+  for (const std::string& key : required)
     if (!json.contains(key)) throw user_error("costs: flexsp has no '{}'", key);
   SequenceCosts costs;
   for (const auto& [key, field] : kFields)
@@ -214,6 +221,15 @@ SequenceCosts parse_flexsp(const Json& json) {
   costs.bytes_per_s = parse_bandwidths(json["bytes_per_s"]);
   costs.heads = whole_number(json["heads"], "flexsp.heads", "a number of heads");
   if (costs.heads < 1) throw user_error("costs: flexsp.heads is 0: needs at least 1");
+  if (json.contains("device_layers")) {
+    const Json& layers = json["device_layers"];
+    for (std::size_t d = 0; d < amounts(layers, "flexsp.device_layers", "device").size(); ++d)
+      costs.device_layers.push_back(whole_number(
+          layers[d], fmt::format("flexsp.device_layers[{}]", d), "a number of layers"));
+  }
+  if (json.contains("parameter_shards"))
+    costs.parameter_shards =
+        whole_number(json["parameter_shards"], "flexsp.parameter_shards", "a number of ranks");
   return costs;
 }
 
@@ -361,8 +377,9 @@ Costs costs_of(const Json& json, const std::vector<StageEntry>& stages) {
 
 }  // namespace
 
-Costs stage_costs_from_json(std::string_view text) {
-  const Json json = parse_file(text);
+Costs stage_costs_from_json(std::string_view text, bool of_stages_alone) {
+  Json json = parse_file(text);
+  if (of_stages_alone) json.erase("per_microbatch");
   const std::vector<StageEntry> stages = parse_stages(json);
   for (std::size_t s = 1; s < stages.size(); ++s)
     if (stages[s].f.size() != stages[0].f.size())
@@ -371,8 +388,7 @@ Costs stage_costs_from_json(std::string_view text) {
   if (json.contains("per_microbatch"))
     throw user_error(
         "costs: per_microbatch is given: only schedule and simulate take it, without --redeal; "
-        "leave "
-        "it out here");
+        "leave it out here");
   return costs_of(json, stages);
 }
 

@@ -50,13 +50,18 @@ std::string flexsp_json(const SequenceCosts& costs) {
   std::vector<std::string> rates;
   for (const auto& [degree, rate] : costs.bytes_per_s)
     rates.push_back(fmt::format("\"{}\": {}", degree, number(rate)));
+  std::string where;
+  if (!costs.device_layers.empty())
+    where += fmt::format(",\n    \"device_layers\": [{}]", fmt::join(costs.device_layers, ", "));
+  if (costs.parameter_shards > 0)
+    where += fmt::format(", \"parameter_shards\": {}", costs.parameter_shards);
   return fmt::format(
       "  \"flexsp\": {{\n    \"a1\": {}, \"a2\": {}, \"b1\": {},\n"
       "    \"stash_bytes_per_token\": {}, \"state_bytes\": {}, "
-      "\"all_to_all_bytes_per_token\": {},\n    \"bytes_per_s\": {{{}}}, \"heads\": {}\n  }},\n",
+      "\"all_to_all_bytes_per_token\": {},\n    \"bytes_per_s\": {{{}}}, \"heads\": {}{}\n  }},\n",
       number(costs.a1), number(costs.a2), number(costs.b1), number(costs.stash_bytes_per_token),
       number(costs.state_bytes), number(costs.all_to_all_bytes_per_token), join(rates, ", "),
-      costs.heads);
+      costs.heads, where);
 }
 
 }  // namespace

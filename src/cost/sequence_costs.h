@@ -31,6 +31,11 @@ struct SequenceCosts {
   double all_to_all_bytes_per_token = 0;
   std::map<int, double> bytes_per_s = {};  // of an all-to-all, by degree; degree 1 needs none
   std::int64_t heads = 0;                  // a degree divides them
+  // Where it was measured; empty and 0: not known. Layers of each device of the pipeline, of which
+  // a1, a2 and the bytes are those of the busiest; and the ranks that gather parameters from each
+  // other, which is part of b1 (1: none do).
+  std::vector<std::int64_t> device_layers = {};
+  std::int64_t parameter_shards = 0;
 
   // (1/degree) (a1 sum s^2 + a2 sum s) + b1. REQUIRES: bytes_per_s has the degree, unless it is 1.
   double compute_seconds(int degree, const TokenSums& sums) const;

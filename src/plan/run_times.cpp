@@ -28,6 +28,7 @@ RunTimes run_times(const RunPlan& plan) {
       // Microbatches of unequal sequences have any number of them.
       if (plan.ragged()) run.sequences = profile.measured_on->sequences;
       check_measured_on(*profile.measured_on, run);
+      times.checked = true;
     }
     times.flexsp = profile.flexsp;
     times.parts = measured_part_times(profile, times.parts);

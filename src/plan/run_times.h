@@ -12,6 +12,7 @@ namespace sluice {
 
 struct RunTimes {
   PartTimes parts;
+  bool checked = false;   // the profile says what it was measured on: this run
   bool measured = false;  // seconds of a microbatch; else FLOPs of one token
   Link link;              // between devices, of the profile
   // What sequences cost that ranks share, where the profile says it.

@@ -1,5 +1,6 @@
 #include "sluice/run/step_traffic.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include "sluice/cost/head_share.h"
@@ -199,6 +200,29 @@ Traffic step_traffic(const RunPlan& plan, int device, int data_rank) {
                   (t / plan.shape.kv_heads - 1) * repeated_elements(plan, stage, data_rank));
   }
   return traffic;
+}
+
+double all_to_all_bytes_per_token(const RunPlan& plan) {
+  // Queries, keys, values and output in F, their gradients in I, and what I computes again.
+  const LocalShape local = local_shape(plan.shape, plan.mesh.tensor);
+  const RecomputeLevel level = plan.recompute();
+  const std::int64_t qkv = local.qkv_dim(), output = local.q_dim();
+  const std::int64_t columns = 2 * (qkv + output) +
+                               (level >= RecomputeLevel::all_but_attention ? qkv : 0) +
+                               (level >= RecomputeLevel::full ? output : 0);
+  const std::vector<std::int64_t> layers = device_layers(plan);
+  return static_cast<double>(*std::max_element(layers.begin(), layers.end()) * columns *
+                             plan.element_bytes());
+}
+
+std::vector<std::int64_t> device_layers(const RunPlan& plan) {
+  std::vector<std::int64_t> layers;
+  for (int device = 0; device < plan.schedule.num_devices(); ++device) {
+    std::int64_t& own = layers.emplace_back(0);
+    for (const int stage : plan.stages_of(device))
+      own += plan.layers_per_stage[static_cast<std::size_t>(stage)];
+  }
+  return layers;
 }
 
 }  // namespace sluice

@@ -8,6 +8,7 @@
 #include "sluice/base/error.h"
 #include "sluice/cost/head_share.h"
 #include "sluice/model/sequence_parallel.h"
+#include "sluice/run/step_traffic.h"
 #include "sluice/runtime/alone.h"
 #include "sluice/runtime/executor.h"
 #include "sluice/runtime/trainer.h"
@@ -162,18 +163,6 @@ class Sequences {
   Schedule one_;  // of one microbatch
 };
 
-// Layers of the device that has most.
-std::int64_t most_layers(const RunPlan& plan) {
-  std::int64_t most = 0;
-  for (int device = 0; device < plan.schedule.num_devices(); ++device) {
-    std::int64_t layers = 0;
-    for (const int stage : plan.stages_of(device))
-      layers += plan.layers_per_stage[static_cast<std::size_t>(stage)];
-    most = std::max(most, layers);
-  }
-  return most;
-}
-
 }  // namespace
 
 SequenceProfile profile_sequences(const RunPlan& plan, const Machine& machine, Communicator& world,
@@ -197,15 +186,13 @@ SequenceProfile profile_sequences(const RunPlan& plan, const Machine& machine, C
   costs.b1 = out.fit.b1;
   costs.heads = plan.batch_limits().heads;
 
-  // Queries, keys, values and output in F, their gradients in I, and what I computes again.
+  costs.all_to_all_bytes_per_token = all_to_all_bytes_per_token(plan);
+  costs.device_layers = device_layers(plan);
+  costs.parameter_shards = plan.sharded() ? plan.mesh.shard : 1;
+  // Queries, keys, values and output in F, and their gradients in I.
   const LocalShape local = local_shape(plan.shape, plan.mesh.tensor);
-  const RecomputeLevel level = plan.recompute();
-  const std::int64_t qkv = local.qkv_dim(), output = local.q_dim();
-  const std::int64_t once = 2 * (qkv + output);
-  const std::int64_t columns = once + (level >= RecomputeLevel::all_but_attention ? qkv : 0) +
-                               (level >= RecomputeLevel::full ? output : 0);
+  const std::int64_t once = 2 * (local.qkv_dim() + local.q_dim());
   const auto bytes = static_cast<double>(plan.element_bytes());
-  costs.all_to_all_bytes_per_token = static_cast<double>(most_layers(plan) * columns) * bytes;
   const std::int64_t tokens = std::max<std::int64_t>(plan.largest_share(0).tokens / 2, 1);
   for (int degree = 2; degree <= plan.mesh.data() && costs.heads % degree == 0; degree *= 2)
     costs.bytes_per_s[degree] =

@@ -11,6 +11,7 @@
 #include "sluice/config/batch_strategy.h"
 #include "sluice/plan/run_memory.h"
 #include "sluice/plan/searched_schedule.h"
+#include "sluice/run/step_traffic.h"
 
 namespace sluice::flexsp {
 namespace {
@@ -89,6 +90,36 @@ MemoryLine line_of(const RunPlan& plan, const TokenShare& share) {
                                    static_cast<double>(share.tokens)};
 }
 
+// The section's seconds are those of the device that has most to do, as it was when it was
+// measured, and cannot be divided into layers, ends and gathers afterwards. REQUIRES: times.flexsp.
+void check_measured_here(const RunPlan& plan, const RunTimes& times) {
+  const SequenceCosts& costs = *times.flexsp;
+  const std::vector<std::int64_t> layers = device_layers(plan);
+  const auto refuse = [&](const std::string& difference) {
+    throw user_error(
+        "parallelism.costs is '{}': {} when its section flexsp was measured; measure again (sluice "
+        "profile --flexsp.enabled) or correct the configuration",
+        plan.config.parallelism.costs, difference);
+  };
+  if (!costs.device_layers.empty() && costs.device_layers != layers)
+    refuse(fmt::format("the layers of each device are {} and were {}", fmt::join(layers, ", "),
+                       fmt::join(costs.device_layers, ", ")));
+  // Files that do not list the layers tell them by these bytes, if they say what they are of.
+  const double bytes = all_to_all_bytes_per_token(plan);
+  const double layer = bytes / static_cast<double>(*std::max_element(layers.begin(), layers.end()));
+  if (times.checked && costs.device_layers.empty() && costs.all_to_all_bytes_per_token != bytes)
+    refuse(fmt::format("the layers of the busiest device are {} and were {:.4g}", bytes / layer,
+                       costs.all_to_all_bytes_per_token / layer));
+  const std::int64_t shards = plan.sharded() ? plan.mesh.shard : 1;
+  if (costs.parameter_shards > 0 && costs.parameter_shards != shards)
+    refuse(fmt::format("{} (parallelism.sharding) and {}",
+                       shards == 1 ? std::string("no rank gathers parameters")
+                                   : fmt::format("{} ranks gather parameters", shards),
+                       costs.parameter_shards == 1
+                           ? std::string("none did")
+                           : fmt::format("{} did", costs.parameter_shards)));
+}
+
 }  // namespace
 
 std::string ranks_text(const std::vector<int>& degrees) {
@@ -111,6 +142,7 @@ RunCluster run_cluster(const RunPlan& plan, const RunTimes& times) {
         "parallelism.costs is '{}', which has no section flexsp: batches are planned by what "
         "sequences cost; {}",
         file, kRemedy);
+  check_measured_here(plan, times);
   const FlexspConfig& flexsp = plan.config.flexsp;
   RunCluster out;
   Cluster& cluster = out.cluster;
