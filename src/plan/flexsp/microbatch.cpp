@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <set>
+#include <utility>
 
 namespace sluice::flexsp {
 namespace {
@@ -14,6 +16,8 @@ constexpr double kMostLoad = 1e15;  // seconds
 constexpr double kNear = 2e-3;
 // Placements that are no worse than the best by this are improved, too: they may become better.
 constexpr double kClose = 1.01;
+// At groups that might have room for a sequence: with so many, what has been found will do.
+constexpr std::int64_t kMostLooks = 50'000'000;
 
 // The groups of a mix while sequences are placed one by one, and who has which.
 class Board {
@@ -61,26 +65,46 @@ class Board {
   // `limit`.
   bool best_fit(const GroupMix& mix, double limit) {
     open(mix);
+    // By degree, the memory left of its groups, and their places.
+    std::vector<std::set<std::pair<std::int64_t, std::size_t>>> left_over(seats_.size());
+    for (std::size_t k = 0; k < seats_.size(); ++k)
+      for (std::size_t n = 0; n < seats_[k].size(); ++n)
+        left_over[k].emplace_hint(left_over[k].end(), prices_[k].room, n);
     for (std::size_t i = 0; i < lengths_.size(); ++i) {
-      std::size_t degree = 0;
-      Seat* seat = nullptr;
+      std::size_t degree = 0, place = 0;
       std::int64_t least = std::numeric_limits<std::int64_t>::max();
-      for (std::size_t k = prices_.smallest_for(lengths_[i]); k < prices_.size(); ++k)
-        for (Seat& group : seats_[k]) {
+      for (std::size_t k = prices_.smallest_for(lengths_[i]); k < prices_.size(); ++k) {
+        const auto& groups = left_over[k];
+        for (auto group = groups.lower_bound({lengths_[i], 0}); group != groups.end();) {
+          ++looks_;
           // Of every rank of the group.
-          const std::int64_t room = prices_[k].room - group.tokens - lengths_[i];
-          if (room < 0 || group.load + loads_[k][i] >= limit) continue;
-          const std::int64_t left = room / prices_[k].degree;
-          if (left >= least) continue;
-          least = left;
-          degree = k;
-          seat = &group;
+          const std::int64_t left = (group->first - lengths_[i]) / prices_[k].degree;
+          // Of equal ones the first.
+          if (left > least || (left == least && degree != k)) break;
+          if ((left < least || group->second < place) &&
+              seats_[k][group->second].load + loads_[k][i] < limit) {
+            least = left;
+            degree = k;
+            place = group->second;
+          }
+          // Of those with as much left as the one that was taken, it is the first.
+          if (degree == k && left == least && place == group->second)
+            group = groups.lower_bound({group->first + 1, 0});
+          else
+            ++group;
         }
-      if (!seat) return false;
-      give(i, degree, *seat);
+      }
+      if (least == std::numeric_limits<std::int64_t>::max()) return false;
+      Seat& seat = seats_[degree][place];
+      left_over[degree].erase({prices_[degree].room - seat.tokens, place});
+      give(i, degree, seat);
+      left_over[degree].emplace(prices_[degree].room - seat.tokens, place);
     }
     return true;
   }
+
+  // At groups, by best_fit.
+  std::int64_t looks() const { return looks_; }
 
   double load() const {
     double most = 0;
@@ -121,10 +145,24 @@ class Board {
     }
   }
   Seat* least_with_room(std::size_t degree, std::int64_t length) {
+    // Below a group of the heap that is no better there is none that is.
+    std::vector<Seat>& heap = seats_[degree];
     Seat* least = nullptr;
-    for (Seat& group : seats_[degree])
-      if (group.tokens + length <= prices_[degree].room && (!least || group.load < least->load))
+    looked_at_.assign(1, 0);
+    while (!looked_at_.empty()) {
+      const std::size_t at = looked_at_.back();
+      looked_at_.pop_back();
+      if (at >= heap.size()) continue;
+      Seat& group = heap[at];
+      if (least && (group.load > least->load || (group.load == least->load && &group > least)))
+        continue;
+      if (group.tokens + length <= prices_[degree].room) {
         least = &group;
+      } else {
+        looked_at_.push_back(2 * at + 2);
+        looked_at_.push_back(2 * at + 1);
+      }
+    }
     return least;
   }
   // Groups of a degree are a heap, the least load first; the one at `at` has got more.
@@ -147,6 +185,8 @@ class Board {
   std::vector<std::vector<Seat>> seats_;    // by degree
   std::vector<std::size_t> owners_;
   std::size_t num_groups_ = 0;
+  std::vector<std::size_t> looked_at_;
+  std::int64_t looks_ = 0;
 };
 
 }  // namespace
@@ -212,8 +252,9 @@ class Hunt {
   // A placement with these groups whose load is below `limit`.
   std::optional<Placement> placed(const GroupMix& mix, double limit) {
     const Board::Outcome outcome = board_.longest_first(mix, limit);
-    if (outcome == Board::Outcome::late ||
-        (outcome == Board::Outcome::full && !board_.best_fit(mix, load())))
+    if (outcome == Board::Outcome::late) return std::nullopt;
+    if (outcome == Board::Outcome::full &&
+        ((best_ && board_.looks() > kMostLooks) || !board_.best_fit(mix, load())))
       return std::nullopt;
     return board_.placement();
   }
