@@ -10,6 +10,7 @@
 
 #include "sluice/base/error.h"
 #include "sluice/base/text.h"
+#include "sluice/run/batch_planner.h"
 #include "sluice/runtime/files/run_id.h"
 #include "sluice/runtime/weights/saved_model.h"
 
@@ -92,6 +93,11 @@ Saver::Saver(const RunPlan& plan, Communicator& world, Trainer& trainer, Resumed
              const Note& note)
     : plan_(plan), world_(world), trainer_(trainer), last_saved_(resumed.step) {
   const Config& config = plan.config;
+  if (world.rank() == 0 && resumed.found && plan.planner)
+    if (const std::string changes = changed_planner(
+            Checkpoint(resumed.found->folder).manifest().info.state, plan.planner->identity);
+        !changes.empty())
+      note("resumed with other costs: batches are planned by " + changes);
   if (world.rank() == 0)
     run_ = run_id(config.checkpoint.folder, config.checkpoint.load, last_saved_);
   if (config.checkpoint.folder.empty()) return;
@@ -150,7 +156,8 @@ void Saver::save(std::int64_t step, const Note& note) {
     info.mesh = {.data = mesh.data(), .pipeline = mesh.pipeline, .tensor = mesh.tensor};
     info.schedule = plan_.schedule.name;
     info.config = config_text(plan_.config);
-    info.state = run_state(run_, plan_.config.checkpoint.folder, trainer_.last_norm());
+    info.state = run_state(run_, plan_.config.checkpoint.folder, trainer_.last_norm(),
+                           plan_.planner ? plan_.planner->identity : "");
     folder_->commit(info);
     note(fmt::format("saved step {} in {}", step, plan_.config.checkpoint.folder));
   }

@@ -7,8 +7,10 @@
 
 #include "sluice/base/error.h"
 #include "sluice/cost/parameters.h"
+#include "sluice/run/batch_planner.h"
 #include "sluice/run/optimizer_states.h"
 #include "sluice/runtime/files/checkpoint_folder.h"
+#include "sluice/runtime/files/run_id.h"
 #include "sluice/runtime/planned_batch.h"
 #include "sluice/runtime/weights/saved_model.h"
 #include "sluice/runtime/weights/saved_tensors.h"
@@ -64,6 +66,12 @@ std::int64_t check_checkpoint(const RunPlan& plan, int rollback,
     remarks.push_back(change);
   if (const std::string settings = changed_settings(checkpoint, config); !settings.empty())
     remarks.push_back("train would resume with other settings: " + settings);
+  if (plan.planner)
+    if (const std::string changes =
+            changed_planner(checkpoint.manifest().info.state, plan.planner->identity);
+        !changes.empty())
+      remarks.push_back("train would resume with other costs: batches would be planned by " +
+                        changes);
   if (step >= config.training.steps)
     remarks.push_back(
         fmt::format("train would have nothing to do: training.steps is {}", config.training.steps));

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "sluice/base/text.h"
 #include "sluice/runtime/files/checkpoint.h"
 #include "sluice/runtime/files/checkpoint_folder.h"
 
@@ -30,9 +31,25 @@ bool loads_from(const std::string& folder, const std::string& load) {
 
 std::string new_run_id() { return fmt::format("{:08x}", std::random_device()()); }
 
-std::string run_state(const std::string& run, const std::string& folder, double gradient_norm) {
-  return Json{{"run", run}, {"folder", plain(folder).string()}, {"gradient_norm", gradient_norm}}
-      .dump();
+std::string run_state(const std::string& run, const std::string& folder, double gradient_norm,
+                      const std::string& planner) {
+  Json state{{"run", run}, {"folder", plain(folder).string()}, {"gradient_norm", gradient_norm}};
+  if (!planner.empty()) state["planner"] = planner;
+  return state.dump();
+}
+
+std::string changed_planner(const std::string& state, const std::string& planner) {
+  const Json json = Json::parse(state);
+  const auto found = json.find("planner");
+  if (planner.empty() || found == json.end() || !found->is_string()) return "";
+  const std::string was = found->get<std::string>();
+  const std::vector<std::string_view> before = split(was, ';'), now = split(planner, ';');
+  if (before.size() != now.size()) return fmt::format("{} (was {})", planner, was);
+  std::vector<std::string> changes;
+  for (std::size_t n = 0; n < now.size(); ++n)
+    if (now[n] != before[n])
+      changes.push_back(fmt::format("{} (was {})", trim(now[n]), trim(before[n])));
+  return join(changes, "; ");
 }
 
 double gradient_norm_of(const std::string& state) {

@@ -10,8 +10,13 @@ namespace sluice {
 std::string new_run_id();
 
 // What a checkpoint of the run in `folder`, its checkpoint.folder, keeps of it beside tensors:
-// CheckpointInfo::state. `gradient_norm` is that of the step that was saved.
-std::string run_state(const std::string& run, const std::string& folder, double gradient_norm);
+// CheckpointInfo::state. `gradient_norm` is that of the step that was saved, `planner` what planned
+// its batch goes by (run/batch_planner.h; "": nothing did).
+std::string run_state(const std::string& run, const std::string& folder, double gradient_norm,
+                      const std::string& planner = "");
+// What a planner goes by now that the one of a state did not, each with what it was before; "": the
+// same, or the state names none.
+std::string changed_planner(const std::string& state, const std::string& planner);
 // The gradient norm of a state; 0: it has none (imported, or saved by an older version).
 double gradient_norm_of(const std::string& state);
 
