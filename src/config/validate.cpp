@@ -191,6 +191,33 @@ void check_batch(const Config& config, Problems& problems) {
             : "");
 }
 
+// What would count for nothing.
+void check_ignored(const FlexspConfig& flexsp, Problems& problems) {
+  const FlexspConfig defaults;
+  const auto check = [&](const char* key, const auto& value, const auto& otherwise) {
+    if (flexsp.enabled || value == otherwise) return;
+    if (flexsp.plan_file.empty())
+      problems.add(
+          "flexsp.{} is {} and flexsp.enabled is false: no batch is planned; set flexsp.enabled = "
+          "true, or leave the key out",
+          key, value);
+    else
+      problems.add(
+          "flexsp.{} is {} and flexsp.plan_file is {}: plans are replayed as they are; leave the "
+          "key out",
+          key, value, flexsp.plan_file);
+  };
+  check("strategy", flexsp.strategy, defaults.strategy);
+  check("min_degree", flexsp.min_degree, defaults.min_degree);
+  check("max_degree", flexsp.max_degree, defaults.max_degree);
+  check("trials", flexsp.trials, defaults.trials);
+  if (flexsp.enabled && flexsp.strategy != defaults.strategy && flexsp.trials != defaults.trials)
+    problems.add(
+        "flexsp.trials is {} and flexsp.strategy is {}: only flex tries numbers of microbatches; "
+        "leave the key out",
+        flexsp.trials, flexsp.strategy);
+}
+
 // Who plans the batches of unequal sequences.
 void check_flexsp(const Config& config, Problems& problems) {
   const FlexspConfig& flexsp = config.flexsp;
@@ -214,6 +241,7 @@ void check_flexsp(const Config& config, Problems& problems) {
         "flexsp.strategy is {}: needs flex, batch-ada, or fixed:D with a degree D that is a power "
         "of two, for example fixed:8",
         flexsp.strategy);
+  check_ignored(flexsp, problems);
   if (flexsp.max_degree > 0 && flexsp.max_degree < flexsp.min_degree)
     problems.add("flexsp.max_degree is {} and flexsp.min_degree is {}: change one of them",
                  flexsp.max_degree, flexsp.min_degree);

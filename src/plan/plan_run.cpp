@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <filesystem>
+
 #include "sluice/base/error.h"
 #include "sluice/base/files.h"
 #include "sluice/base/text.h"
@@ -49,7 +51,18 @@ std::shared_ptr<BatchPlans> read_batch_plans(Config& config) {
                            config.model.heads / mesh.tensor};
   auto plans = std::make_shared<BatchPlans>();
   plans->name = path;
-  plans->steps = parse_batch_plans(read_text(path, kMaxBatchPlanBytes), path, limits);
+  const auto text = [&] {
+    try {
+      return read_text(path, kMaxBatchPlanBytes);
+    } catch (const UserError& error) {
+      // A file that is there and is no text is bad data.
+      std::error_code ignored;
+      if (error.code() != ExitCode::usage || !std::filesystem::is_regular_file(path, ignored))
+        throw;
+      throw UserError(error.what(), ExitCode::bad_data);
+    }
+  };
+  plans->steps = parse_batch_plans(text(), path, limits);
   // What no step of this run uses shall not count.
   const std::int64_t first = plans->steps.begin()->first, last = config.training.steps;
   std::erase_if(plans->steps, [&](const auto& entry) { return entry.first > last; });
