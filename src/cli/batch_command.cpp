@@ -100,6 +100,10 @@ void check(const Flags& flags, const Chosen& chosen) {
   if (!flags.given("--costs") && !flags.given("--model"))
     throw user_error("--model or --costs is needed: what do sequences cost?");
   const bool lengths = flags.given("--lengths");
+  for (const char* flag : {"--lengths", "--count", "--seed", "--pad", "--overlong", "--trials",
+                           "--strategy", "--bucketing", "--no-sort", "--exact"})
+    if (flags.table && lengths)
+      check_apart(flags, "--table", flag, "the table is of single sequences, and plans nothing");
   if (!lengths && !flags.table)
     throw user_error("--lengths is missing: a file, wikipedia, commoncrawl-like or github-like");
   for (const char* flag : {"--count", "--seed", "--pad", "--overlong", "--trials", "--strategy",
@@ -112,6 +116,8 @@ void check(const Flags& flags, const Chosen& chosen) {
     throw user_error(
         "--strategy is 'tp-cp' and --costs is given: it does not say the bytes of the whole model; "
         "use --model");
+  check_needs(flags.given("--min-degree"), "--min-degree", chosen.strategy != Strategy::tp_cp,
+              "a strategy of sequence parallelism");
   check_needs(flags.exact, "--exact", chosen.strategy == Strategy::flex, "--strategy flex");
   check_apart(flags, "--exact", "--bucketing", "an exact search takes lengths as they are");
 }
@@ -133,8 +139,11 @@ std::int64_t capacity_of(const Flags& flags, const SequenceCosts& costs) {
   if (tokens < 1)
     throw user_error(
         "--memory-cap-mib is {}: the states take {:.0f} MiB of a device, which leaves room for no "
-        "token; give more memory, more devices, or --sharding parameters",
-        number(flags.memory_mib), costs.state_bytes / kMiB);
+        "token; give more memory{}",
+        number(flags.memory_mib), costs.state_bytes / kMiB,
+        !flags.costs.empty()             ? ""
+        : flags.sharding == "parameters" ? ", or more devices"
+                                         : ", more devices, or --sharding parameters");
   return tokens;
 }
 
@@ -228,6 +237,10 @@ void read_lengths(const Flags& flags, BatchReport& report) {
   if (given.from_file && flags.given("--seed"))
     throw user_error("--seed is for distributions: '{}' is a file; leave the flag out",
                      given.source);
+  if (const auto found = std::ssize(given.lengths);
+      given.from_file && flags.given("--count") && found < flags.count)
+    say("sluice: {} has {}, fewer than --count {}: the batch has them all\n", given.source,
+        counted(found, "sequence"), flags.count);
   if (given.empty > 0)
     say("sluice: {}: {} without a token left out\n", given.source,
         counted(given.empty, "document"));
@@ -258,7 +271,8 @@ void run(const Flags& flags) {
   if (flags.table) {
     if (format == Format::svg)
       throw user_error("--table and --format svg are both given: a table is text or json");
-    const DegreeTable table = degree_table(report.cluster, flags.max_length);
+    DegreeTable table = degree_table(report.cluster, flags.max_length);
+    table.excluded = std::move(report.excluded);
     return flags.output.write(format == Format::json ? degree_table_json(table)
                                                      : degree_table_text(table));
   }

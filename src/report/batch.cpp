@@ -152,6 +152,13 @@ double BatchReport::all_to_all_share() const {
   return seconds / batch->seconds;
 }
 
+std::string excluded_text(const std::vector<flexsp::ExcludedDegree>& all) {
+  std::string out;
+  for (const flexsp::ExcludedDegree& excluded : all)
+    out += fmt::format("no groups of {}: {}\n", excluded.degree, excluded.reason);
+  return out;
+}
+
 std::string batch_text(const BatchReport& report) {
   const std::int64_t padded =
       std::accumulate(report.lengths.begin(), report.lengths.end(), std::int64_t{0});
@@ -166,9 +173,10 @@ std::string batch_text(const BatchReport& report) {
     out += fmt::format("{} truncated\n", counted(report.truncated, "sequence"));
   out += fmt::format("predicted {} ms", milliseconds(report.seconds()));
   if (const auto bound = report.bound())
-    out += fmt::format(
-        ", at most {} above the bound of {} ms; whatever the microbatches, at least {} ms\n",
-        percent(*report.gap()), milliseconds(*bound), milliseconds(report.bound_of_any_cuts));
+    out +=
+        fmt::format(", {} above the bound of {} ms; whatever the microbatches, at least {} ms\n",
+                    *report.gap() < 5e-4 ? "less than 0.1%" : "at most " + percent(*report.gap()),
+                    milliseconds(*bound), milliseconds(report.bound_of_any_cuts));
   else
     out += fmt::format("; whatever the microbatches, sequence parallelism takes at least {} ms\n",
                        milliseconds(report.bound_of_any_cuts));
@@ -180,9 +188,7 @@ std::string batch_text(const BatchReport& report) {
                        report.tensor_context->tensor, report.tensor_context->context);
   }
   out += "\n" + baselines_text(report);
-  for (const flexsp::ExcludedDegree& excluded : report.excluded)
-    out += fmt::format("no groups of {}: {}\n", excluded.degree, excluded.reason);
-  return out;
+  return out + excluded_text(report.excluded);
 }
 
 // --- By length and degree ----------------------------------------------------------------------
@@ -214,8 +220,9 @@ std::string degree_table_text(const DegreeTable& table) {
       cells.push_back(seconds ? milliseconds(*seconds) : "OOM");
     text.add(std::move(cells));
   }
-  return fmt::format("milliseconds of one sequence alone; OOM: over {} on a device\n\n{}",
-                     counted(table.cluster.capacity_tokens, "token"), text.text());
+  return fmt::format("milliseconds of one sequence alone; OOM: over {} on a device\n\n{}{}",
+                     counted(table.cluster.capacity_tokens, "token"), text.text(),
+                     excluded_text(table.excluded));
 }
 
 }  // namespace sluice

@@ -57,6 +57,7 @@ struct DegreeTable {
   };
   flexsp::Cluster cluster;
   std::vector<Row> rows;
+  std::vector<flexsp::ExcludedDegree> excluded = {};
 };
 
 DegreeTable degree_table(const flexsp::Cluster& cluster, std::int64_t longest);

@@ -84,6 +84,10 @@ std::string degree_table_json(const DegreeTable& table) {
   out.add("devices", table.cluster.devices);
   out.add("capacity_tokens", table.cluster.capacity_tokens);
   out.add("degrees", table.cluster.degrees);
+  Json excluded = Json::array();
+  for (const flexsp::ExcludedDegree& degree : table.excluded)
+    excluded.push_back({{"degree", degree.degree}, {"reason", degree.reason}});
+  out.add("excluded_degrees", excluded);
   append_rows(out.begin("lengths"), table.rows.size(), [&](std::string& row, std::size_t n) {
     Json cells = Json::array();
     for (const std::optional<double>& seconds : table.rows[n].seconds)

@@ -258,10 +258,36 @@ TEST_F(Batch, WrongFlagsAreRefused) {
   expect_error(wikipedia + "--sharding none", 2, {"the states take 116612 MiB"});
   expect_error(wikipedia + "--pad 1000000", 2, {"--pad is 1000000, and the largest group holds"});
   expect_error(wikipedia + "--min-degree 32", 2, {"--min-degree is 32, and there are 16 ranks"});
-  expect_error(wikipedia + "--table --format svg", 2, {"a table is text or json"});
+  expect_error(batch + "--model 7b --table --format svg", 2, {"a table is text or json"});
   expect_error(batch + "--model 7b --table --count 5", 2, {"--count needs --lengths"});
+  expect_error(wikipedia + "--table", 2, {"--table and --lengths are both given"});
+  expect_error(wikipedia + "--strategy tp-cp --min-degree 4", 2,
+               {"--min-degree needs a strategy of sequence parallelism"});
   expect_error("batch --devices 16 --model 7b --lengths commoncrawl-like --max-length 1", 2,
                {"--max-length is 1: of"});
+}
+
+TEST_F(Batch, ATableNamesTheDegreesThatAreLeftOut) {
+  const Ran ran = test::run_sluice("batch --table --devices 16 --model 7b --heads 4");
+  EXPECT_NE(ran.out.find("no groups of 8: it does not divide the 4 heads\n"), std::string::npos)
+      << ran.out;
+  EXPECT_EQ(
+      json("batch --table --devices 16 --model 7b --heads 4")["excluded_degrees"][0]["degree"], 8);
+}
+
+TEST_F(Batch, AFileOfFewerLengthsThanAreCountedIsNoted) {
+  const Ran ran = test::run_sluice("batch --devices 16 --model 7b --count 100 --lengths " +
+                                   folder_.path() + "/ten");
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_NE(ran.err.find(" has 10 sequences, fewer than --count 100: the batch has them all\n"),
+            std::string::npos)
+      << ran.err;
+}
+
+// Sequences that find no room looked at every group: minutes instead of seconds.
+TEST_F(Batch, AsManyDevicesAsSequencesArePlannedInSeconds) {
+  const Json said = json("batch --lengths wikipedia --count 16384 --devices 16384 --model 7b");
+  EXPECT_LT(said["plan_ms"].get<double>(), 30e3);
 }
 
 TEST_F(Batch, ATableSaysWhatEachDegreeTakesOrThatItDoesNotFit) {
