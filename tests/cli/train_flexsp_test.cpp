@@ -225,6 +225,41 @@ TEST_F(TrainFlexsp, AHeldOutSequenceThatFitsNoGroupIsRefusedByThatName) {
   EXPECT_EQ(train(flags + "--validation.interval=0").code, 0);
 }
 
+TEST_F(TrainFlexsp, AResumedRunSaysWhatItsPlansGoByNowAndDidNotBefore) {
+  const std::string flags = kPlanned + std::string(kOneStage);
+  ASSERT_EQ(train(flags + "--training.steps=1").code, 0);
+  std::string costs = kCosts;
+  costs.replace(costs.find("\"a2\": 1e-5"), 10, "\"a2\": 7e-5");
+  folder_.write("costs.json", costs);
+  EXPECT_NE(
+      dry_run(flags + "--training.steps=2")
+          .out.find(
+              "train would resume with other costs: batches would be planned by a2 7e-05 (was a2 "
+              "1e-05)"),
+      std::string::npos);
+  const Ran resumed = train(flags + "--training.steps=2");
+  EXPECT_NE(resumed.err.find("sluice: resumed with other costs: batches are planned by a2 7e-05 "
+                             "(was a2 1e-05)\n"),
+            std::string::npos)
+      << resumed.err;
+  EXPECT_EQ(train(flags + "--training.steps=3").err.find("other costs"), std::string::npos);
+}
+
+TEST_F(TrainFlexsp, KeysThatWouldCountForNothingAreRefused) {
+  expect_refused("--data.packing=sequences --flexsp.trials=7", 2,
+                 "flexsp.trials is 7 and flexsp.enabled is false: no batch is planned; set "
+                 "flexsp.enabled = true, or leave the key out");
+  folder_.write("plans.jsonl", "");
+  expect_refused(
+      "--flexsp.plan_file=plans.jsonl --flexsp.strategy=fixed:2", 2,
+      "flexsp.strategy is fixed:2 and flexsp.plan_file is plans.jsonl: plans are replayed "
+      "as they are; leave the key out");
+  expect_refused(kPlanned + std::string("--flexsp.strategy=fixed:2 --flexsp.trials=7"), 2,
+                 "flexsp.trials is 7 and flexsp.strategy is fixed:2: only flex tries");
+  folder_.write("plans.jsonl", std::string("\0\1", 2));
+  expect_refused("--flexsp.plan_file=plans.jsonl", 3, "plans.jsonl");
+}
+
 TEST_F(TrainFlexsp, AProfileHasWhatPlanningNeeds) {
   const Ran ran = sluice("profile run.toml --out measured.json " + std::string(kPlanned));
   ASSERT_EQ(ran.code, 0) << ran.err;
@@ -321,7 +356,7 @@ TEST_F(TrainFlexsp, WhatDoesNotFitIsRefusedInOneLine) {
   expect_refused(one + "--parallelism.device_memory_mib=0.5", 2,
                  "parallelism.device_memory_mib is 0.50, and device 0 needs ");
   // Room for one or two tokens on each of four ranks.
-  const std::string tight = one + "--parallelism.device_memory_mib=1.2";
+  const std::string tight = one + "--parallelism.device_memory_mib=1.15";
   expect_refused(tight, 3, "the training data has a sequence of ");
   const Ran ran = train(tight);
   EXPECT_EQ(ran.code, 3) << ran.err;

@@ -121,6 +121,9 @@ TEST(CostsFile, MicrobatchesMayBeUnequal) {
          "per_microbatch[0] has an unknown key 'layers'"}})
     EXPECT_NE(error_of(file(microbatches), schedule).find(what), std::string::npos)
         << error_of(file(microbatches), schedule);
+  // A search goes by the stages alone.
+  EXPECT_EQ(stage_costs_from_json(file("[" + first + "]"), true).at(1, 0).w, 6);
+  EXPECT_THROW(stage_costs_from_json(file("[" + first + "]")), UserError);
   EXPECT_NE(error_of(R"({"schema":1,"stages":[{"F":[1,1],"I":[1,1],"W":[1,1]}],)"
                      R"("per_microbatch":[{"F":[1],"I":[1],"W":[1]}]})",
                      two_slices())

@@ -146,6 +146,10 @@ TEST(SequenceCostsFile, MistakesNameTheEntry) {
             "costs: flexsp.bytes_per_s has '3': a degree is a power of two from 2 to 1048576");
   EXPECT_EQ(error_of(with("5e10", "0")),
             "costs: flexsp.bytes_per_s.4 is 0: leave out a degree that is not to be used");
+  EXPECT_EQ(
+      error_of(with("5e10", "1e-300")),
+      "costs: flexsp.bytes_per_s.4 is 1e-300: needs bytes per second, at least 1; leave out a "
+      "degree that is not to be used");
   EXPECT_EQ(error_of(with("{\"2\": 1e11, \"4\": 5e10}", "[1]")),
             "costs: flexsp.bytes_per_s is [1]: needs an object with one number per degree");
   try {

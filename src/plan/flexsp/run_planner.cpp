@@ -131,28 +131,34 @@ class Planner {
     const auto add = [&](std::optional<PlannedBatch> batch) {
       if (batch && !batch->microbatches.empty()) out.push_back(std::move(*batch));
     };
-    switch (strategy_.kind) {
-      case BatchStrategy::Kind::fixed:
-        add(fixed_degree(cluster, lengths, strategy_.degree, kFill));
-        return out;
-      case BatchStrategy::Kind::batch_ada:
-        if (auto adapted = batch_ada(cluster, lengths, kFill)) add(std::move(adapted->batch));
-        return out;
-      case BatchStrategy::Kind::flex: break;
+    const auto most = static_cast<int>(std::ssize(lengths));
+    if (strategy_.kind != BatchStrategy::Kind::flex) {
+      for (const int degree : cluster.degrees) {
+        std::optional<PlannedBatch> packed = fixed_degree(cluster, lengths, degree, kFill);
+        if (!packed) continue;
+        const auto planned = static_cast<int>(packed->microbatches.size());
+        add(std::move(packed));
+        // Bins that are filled less are more bins.
+        for (const int count : counts_from(planned, most))
+          add(fixed_degree(cluster, lengths, degree, kFill * planned / count));
+      }
+      return out;
     }
     add(plan_batch(cluster, lengths, {.trials = trials_}));
-    const auto planned = static_cast<int>(out.front().microbatches.size());
-    const auto most = static_cast<int>(std::ssize(lengths));
-    // A pipeline is idle for less of its time when there are more microbatches; and the schedule
-    // may not take as many as were planned, but more.
+    for (const int count : counts_from(static_cast<int>(out.front().microbatches.size()), most))
+      add(plan_batch(cluster, lengths, {.trials = trials_, .microbatches = count}));
+    return out;
+  }
+
+  // Other numbers of microbatches than the planned one, above it: a pipeline is idle for less of
+  // its time when there are more, and the schedule may not take as many as were planned, but more.
+  std::set<int> counts_from(int planned, int most) {
     std::set<int> counts;
     for (int rounds = 1; stages_ > 1 && rounds <= 4; ++rounds)
       counts.insert(next_allowed(std::max(planned, rounds * stages_), most));
     counts.insert(next_allowed(planned, most));
-    for (const int count : counts)
-      if (count > planned && count <= most)
-        add(plan_batch(cluster, lengths, {.trials = trials_, .microbatches = count}));
-    return out;
+    std::erase_if(counts, [&](int count) { return count <= planned || count > most; });
+    return counts;
   }
 
   const Cluster cluster_;
@@ -177,8 +183,8 @@ std::string identity_of(const Cluster& cluster, const RunTimes& times) {
   for (const auto& [degree, rate] : costs.bytes_per_s)
     rates.push_back(fmt::format("{}: {}", degree, rate));
   return fmt::format(
-      "{} tokens on {} ranks in groups of {}; a1 {}, a2 {}, b1 {}, {} bytes per token at {}; times "
-      "{}",
+      "{} tokens on {} ranks in groups of {}; a1 {}; a2 {}; b1 {}; {} bytes per token; bytes per "
+      "second {}; times of stages {}",
       cluster.capacity_tokens, cluster.devices, fmt::join(cluster.degrees, ", "), costs.a1,
       costs.a2, costs.b1, costs.all_to_all_bytes_per_token, join(rates, ", "), digest_of(times));
 }

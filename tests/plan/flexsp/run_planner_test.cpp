@@ -150,6 +150,45 @@ TEST_F(FlexspRun, ItsIdentityTellsOtherTimesOfStages) {
   EXPECT_NE(run_planner(plan_run(config("1f1b", 2)))->identity, identity);
 }
 
+// They pack by memory alone, which leaves a pipeline two microbatches for two devices.
+TEST_F(FlexspRun, InAPipelineAStrategyOfOneDegreeChoosesItsNumberOfMicrobatches) {
+  Config fixed = config("1f1b", 2);
+  fixed.parallelism.num_microbatches = 1;
+  fixed.flexsp.strategy = "fixed:2";
+  const PlannedRun run = plan_run(fixed);
+  const Cluster cluster = run_cluster(run.plan, run.times).cluster;
+  const std::vector<std::int64_t> lengths(16, 100);
+  const auto packed = fixed_degree(cluster, lengths, 2, 0.9);
+  const BatchPlanner::Planned planned = run_planner(run)->plan(lengths);
+  EXPECT_GT(planned.plan.num_microbatches(), static_cast<int>(packed->microbatches.size()));
+}
+
+TEST_F(FlexspRun, CostsOfOtherLayersPerDeviceOrOtherGathersAreRefused) {
+  const std::string costs = test::read_text(folder_.path() + "/costs.json");
+  const auto refusal = [&](const std::string& keys, const Config& of) -> std::string {
+    std::string with = costs;
+    with.replace(with.find("\"heads\": 8"), 10, "\"heads\": 8" + keys);
+    folder_.write("costs.json", with);
+    try {
+      plan_run(of);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal(R"(, "device_layers": [4, 4], "parameter_shards": 1)", config("1f1b", 2)), "");
+  EXPECT_NE(refusal(R"(, "device_layers": [8])", config("1f1b", 2))
+                .find("the layers of each device are 4, 4 and were 8 when its section flexsp was "
+                      "measured; measure again"),
+            std::string::npos);
+  Config sharded = config();
+  sharded.parallelism.sharding = Sharding::parameters;
+  EXPECT_EQ(refusal(R"(, "device_layers": [8], "parameter_shards": 4)", sharded), "");
+  EXPECT_NE(refusal(R"(, "parameter_shards": 1)", sharded)
+                .find("4 ranks gather parameters (parallelism.sharding) and none did when"),
+            std::string::npos);
+}
+
 TEST_F(FlexspRun, StrategiesOfOneDegree) {
   Config fixed = config();
   fixed.flexsp.strategy = "fixed:2";
