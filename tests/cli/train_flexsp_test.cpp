@@ -179,7 +179,7 @@ TEST_F(TrainFlexsp, AResumedRunPlansStepsAgainThatWereNotSaved) {
   EXPECT_EQ(read("metrics/plans.jsonl"), until_6);
 }
 
-// Dealt, a rank would have whole sequences of up to 32 tokens, and there is room for 19.
+// Dealt, a rank would have whole sequences of up to 32 tokens, and there is room for 10.
 TEST_F(TrainFlexsp, ValidationIsPlannedAndHasTheLossOfTheSameSamplesDealt) {
   const auto validations = [&] {
     std::vector<double> out;
@@ -195,7 +195,7 @@ TEST_F(TrainFlexsp, ValidationIsPlannedAndHasTheLossOfTheSameSamplesDealt) {
     SCOPED_TRACE(stages);
     clear();
     const Ran ran = train(two + kPlanned + stages +
-                          "--parallelism.sharding=parameters --parallelism.device_memory_mib=0.7");
+                          "--parallelism.sharding=parameters --parallelism.device_memory_mib=0.6");
     ASSERT_EQ(ran.code, 0) << ran.err;
     const std::vector<double> ours = validations();
     ASSERT_EQ(ours.size(), 2U);
