@@ -31,7 +31,8 @@ struct RankMemory {
 };
 
 // By device of the pipeline. With planned batches: the most that any step needs, all sequences
-// being as long as they may be, or a validation that is dealt. REQUIRES: the plan's peaks are predicted.
+// being as long as they may be, or a validation that is dealt. REQUIRES: the plan's peaks are
+// predicted.
 std::vector<RankMemory> memory_by_rank(const RunPlan& plan);
 
 }  // namespace sluice
