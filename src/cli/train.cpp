@@ -20,7 +20,6 @@
 #include "sluice/runtime/rank_device.h"
 #include "sluice/runtime/ranks.h"
 #include "sluice/runtime/training_run.h"
-#include "sluice/sim/simulate.h"
 #include "sluice/sim/steady.h"
 
 namespace sluice::cli {
@@ -35,15 +34,13 @@ std::string stopped_text(const CheckpointConfig& checkpoint, std::int64_t step) 
 
 // The mean step beside its prediction.
 void report_overlapping(const RunEnd& end, Progress& progress) {
-  const auto steady =
-      steady_window(end.schedule, *end.costs, {}, simulate(end.schedule, *end.costs));
-  if (!end.step_s || !steady) return;
-  progress.note(
-      fmt::format("a step: {:.4g} s measured, {:.4g} s predicted (ratio {:.3f}); the busiest "
-                  "device works {:.4g} "
-                  "s of it ({:.1f}%), updates included",
-                  *end.step_s, steady->added, *end.step_s / steady->added, steady->work,
-                  100 * steady->work / *end.step_s));
+  if (!end.step_s) return;
+  const SteadyWindow step = mean_window(end.schedule, *end.costs);
+  progress.note(fmt::format(
+      "a step: {:.4g} s measured, {:.4g} s predicted (ratio {:.3f}); the busiest "
+      "device works {:.4g} "
+      "s of it ({:.1f}%), updates included",
+      *end.step_s, step.added, *end.step_s / step.added, step.work, 100 * step.work / *end.step_s));
 }
 
 // The last step beside its prediction, for all ranks.

@@ -1,9 +1,10 @@
 #include "sluice/plan/balance.h"
 
+#include <algorithm>
+
 #include "sluice/plan/device_memory.h"
 #include "sluice/run/op_costs.h"
 #include "sluice/sim/simulate.h"
-#include "sluice/sim/steady.h"
 
 namespace sluice {
 namespace {
@@ -29,16 +30,32 @@ PartitionQuery partition_query(const RunPlan& plan, const RunTimes& times) {
   return query;
 }
 
+SteadyWindow settled_window(const RunPlan& plan, const Costs& costs) {
+  constexpr int kMostWindows = 48;
+  constexpr double kMostOps = 4e6;
+  const auto settled = [&](const Schedule& windows) {
+    return steady_window(windows, costs, {}, simulate(windows, costs));
+  };
+  if (const auto steady = settled(plan.schedule)) return *steady;
+  double ops_of_window = 0;
+  for (const Program& program : plan.schedule.programs)
+    ops_of_window += static_cast<double>(program.size()) / plan.schedule.num_windows;
+  const int most = static_cast<int>(
+      std::clamp(kMostOps / ops_of_window, 1.0 * plan.schedule.num_windows, 1.0 * kMostWindows));
+  int windows = std::min(2 * plan.schedule.num_windows, most);
+  for (; windows < most; windows = std::min(2 * windows, most))
+    if (const auto steady = settled(plan.endless->whole(windows))) return *steady;
+  return mean_window(plan.endless->whole(most), costs);
+}
+
 double step_time(const RunPlan& plan, const RunTimes& times,
                  const std::vector<std::int64_t>& layers) {
   RunPlan dealt = plan;
   dealt.layers_per_stage = layers;
   Costs costs = costs_of_parts(times.parts, dealt);
   costs.default_link = times.link;
-  const Simulation simulation = simulate(dealt.schedule, costs);
-  if (!plan.endless) return simulation.makespan;
-  const auto steady = steady_window(dealt.schedule, costs, {}, simulation);
-  return steady ? steady->added : simulation.makespan / dealt.schedule.num_windows;
+  return plan.endless ? settled_window(plan, costs).added
+                      : simulate(dealt.schedule, costs).makespan;
 }
 
 }  // namespace sluice

@@ -1,9 +1,9 @@
 #include "sluice/plan/prediction.h"
 
 #include "sluice/cost/flops.h"
+#include "sluice/plan/balance.h"
 #include "sluice/run/op_costs.h"
 #include "sluice/sim/simulate.h"
-#include "sluice/sim/steady.h"
 
 namespace sluice {
 namespace {
@@ -26,9 +26,9 @@ Prediction predict(const PlannedRun& run) {
   out.bubble = simulation.bubble_rate;
   double makespan = simulation.makespan;  // of a step
   if (plan.endless) {
-    const auto steady = steady_window(plan.schedule, costs, {}, simulation);
-    makespan = steady ? steady->added : makespan / plan.schedule.num_windows;
-    if (steady) out.bubble = 1 - steady->utilisation();
+    const SteadyWindow step = settled_window(plan, costs);
+    makespan = step.added;
+    out.bubble = 1 - step.utilisation();
   }
   if (plan.ragged()) return out;  // it depends on the lengths of the sequences
   const double peak = peak_of_rank(plan);

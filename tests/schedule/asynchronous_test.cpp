@@ -257,7 +257,7 @@ TEST(Amdp, AMistakeSaysWhatWouldDo) {
   EXPECT_EQ(refusal("1f1b", options), "`order` is T: 1f1b does not read it; amdp does");
   EXPECT_EQ(refusal("zb-h1", options_of({.windows = 2})),
             "`windows` is 2: zb-h1 updates the weights once, behind its last microbatch; amdp, "
-            "async-1f1b, pipedream and pipedream-2bw go on");
+            "async-1f1b, pipedream, pipedream-2bw and xpipe go on");
   EXPECT_EQ(refusal("pipedream-2bw", options_of({.microbatches = 3})),
             "`microbatches` is 3: pipedream-2bw on 4 devices needs at least 4 for each window, or "
             "two versions of the weights are not enough; async-1f1b takes fewer");
