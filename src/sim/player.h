@@ -15,7 +15,6 @@ namespace sluice {
 class Player {
  protected:
   static constexpr double kNotYet = -1;
-  static constexpr std::size_t kWindowOp = SIZE_MAX - 1;  // what an UPDATE waits for
 
   // Where one (pipe, stage)'s output, or its input gradient, goes.
   struct Route {
@@ -33,8 +32,9 @@ class Player {
 
   struct Device {
     std::size_t next = 0;
-    double clock = 0;                    // it is free from here on
-    std::size_t waiting_for = SIZE_MAX;  // index into arrival_, or kWindowOp
+    double clock = 0;  // it is free from here on
+    // Index into arrival_, or behind those into window_ops_: what an UPDATE waits for.
+    std::size_t waiting_for = SIZE_MAX;
     double data_link_free = 0;
     double last_reduced = 0;
     bool started = false;
@@ -153,7 +153,7 @@ class Player {
     for (const Op& input : inputs_of(op, schedule_)) {
       const WindowOp& done = window_ops_[window_slot(input)];
       if (done.time == kNotYet) {
-        state_[d].waiting_for = kWindowOp;
+        state_[d].waiting_for = arrival_.size() + window_slot(input);
         return false;
       }
       const int from = schedule_.device_of(input);
@@ -169,13 +169,13 @@ class Player {
     return true;
   }
 
-  // A REDUCE_GRAD or UPDATE is done: those that wait for such may look again.
+  // A REDUCE_GRAD or UPDATE is done: those that wait for it may look again.
   void finish_window_op(std::size_t d, const Op& op, double time) {
     const int span =
         options_.timeline ? static_cast<int>(result_.timeline.devices[d].spans.size()) - 1 : -1;
     window_ops_[window_slot(op)] = {time, span};
     for (std::size_t other = 0; other < state_.size(); ++other)
-      if (state_[other].waiting_for == kWindowOp) {
+      if (state_[other].waiting_for == arrival_.size() + window_slot(op)) {
         state_[other].waiting_for = SIZE_MAX;
         runnable_.push_back(other);
       }
