@@ -14,6 +14,7 @@
 #include "sluice/runtime/ranks.h"
 #include "sluice/runtime/sequence_profiling.h"
 #include "sluice/sim/simulate.h"
+#include "sluice/sim/steady.h"
 
 namespace sluice::cli {
 namespace {
@@ -41,7 +42,6 @@ std::string summary(const Schedule& schedule, const Costs& costs) {
     }
     table.add(row);
   }
-  const Simulation simulation = simulate(schedule, costs);
   std::string text = table.text();
   if (!costs.links.empty()) {
     text += fmt::format("slowest link: latency {:.1f} us", 1e6 * costs.default_link.latency);
@@ -52,8 +52,15 @@ std::string summary(const Schedule& schedule, const Costs& costs) {
   if (!costs.contention.empty())
     text += fmt::format("speed of a rank while 1 to {} ranks are busy (1: all busy): {:.3f}\n",
                         costs.contention.size(), fmt::join(costs.contention, " "));
+  const Simulation simulation = simulate(schedule, costs);
+  double step = simulation.makespan, bubble = simulation.bubble_rate;
+  if (schedule.num_windows > 1) {  // each step runs into the next
+    const SteadyWindow window = mean_window(schedule, costs);
+    step = window.added;
+    bubble = 1 - window.utilisation();
+  }
   return text + fmt::format("simulated step of {}: {:.4g} s, of which {:.1f}% is bubble\n",
-                            schedule.name, simulation.makespan, 100 * simulation.bubble_rate);
+                            schedule.name, step, 100 * bubble);
 }
 
 std::string sequences_text(const SequenceProfile& profile) {
