@@ -5,8 +5,6 @@
 #include <numeric>
 #include <set>
 
-#include "sluice/base/error.h"
-
 namespace sluice {
 
 double ends_work(const PartitionQuery& query, int stage) {
@@ -129,7 +127,7 @@ DeviceGroup::Split DeviceGroup::least_memory(std::int64_t layers, double most_sp
   return best;
 }
 
-std::vector<DeviceGroup> device_groups(const PartitionQuery& query) {
+std::optional<std::vector<DeviceGroup>> device_groups(const PartitionQuery& query) {
   const Placement& placement = query.placement;
   std::map<std::vector<int>, std::size_t> index;  // by the stages of a device, with repeats
   std::vector<DeviceGroup> groups;
@@ -148,10 +146,7 @@ std::vector<DeviceGroup> device_groups(const PartitionQuery& query) {
       const auto held_here = std::count(held.begin(), held.end(), stage);
       if (owner.try_emplace(stage, at->second).first->second != at->second ||
           static_cast<std::size_t>(held_here) != copies)
-        throw user_error(
-            "parallelism.layers_per_stage is auto: device {} shares only some of its stages with "
-            "another device; give a list of layers instead",
-            device);
+        return std::nullopt;
     }
     DeviceMemory memory =
         query.memory.empty() ? DeviceMemory{} : query.memory[static_cast<std::size_t>(device)];

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <limits>
+#include <optional>
 
 #include "sluice/plan/partition_query.h"
 
@@ -59,8 +60,8 @@ class DeviceGroup {
   std::vector<DeviceMemory> devices_;
 };
 
-// All devices of the placement in groups. Throws UserError where some share a part of their stages.
-std::vector<DeviceGroup> device_groups(const PartitionQuery& query);
+// All devices of the placement in groups; nothing where some share a part of their stages.
+std::optional<std::vector<DeviceGroup>> device_groups(const PartitionQuery& query);
 
 // Work of a stage without its layers.
 double ends_work(const PartitionQuery& query, int stage);

@@ -19,18 +19,42 @@ std::vector<int> distinct_stages(const Placement& placement, int device) {
   return {stages.begin(), stages.end()};
 }
 
+void check_number(const PartitionQuery& query) {
+  const int stages = query.placement.num_stages();
+  if (query.layers < std::max(stages - 2, 0))
+    throw user_error(
+        "model.layers is {}: too few for {} stages, even with embedding and head as stages of "
+        "their own; use fewer stages",
+        query.layers, stages);
+}
+
+// No split needs less on the device that comes nearest to its cap.
+[[noreturn]] void throw_least_cap(const PartitionQuery& query, double least_cap) {
+  const int stages = query.placement.num_stages();
+  const auto mebibytes = [](double bytes) { return bytes / (1 << 20); };
+  const auto up = [&](double bytes) { return std::ceil(mebibytes(bytes) * 100) / 100; };
+  if (query.memory_caps.size() > 1)
+    throw user_error(
+        "parallelism.device_memory_mib lists {} caps: no split of {} layers over {} stages fits; "
+        "each has to be {:.6g} MiB larger",
+        query.memory_caps.size(), query.layers, stages, up(least_cap - query.largest_cap()));
+  throw user_error(
+      "parallelism.device_memory_mib is {:.6g}: no split of {} layers over {} stages fits; the "
+      "least possible is {:.6g}",
+      mebibytes(query.largest_cap()), query.layers, stages, up(least_cap));
+}
+
 class Partitioner {
  public:
-  explicit Partitioner(const PartitionQuery& query)
-      : layers_(query.layers),
+  Partitioner(const PartitionQuery& query, std::vector<DeviceGroup> groups)
+      : query_(query),
+        layers_(query.layers),
         num_stages_(query.placement.num_stages()),
         layer_(query.work.layer),
-        caps_(query.memory_caps),
         cap_(query.largest_cap()),
-        groups_(device_groups(query)) {}
+        groups_(std::move(groups)) {}
 
   Layers run() {
-    check_number();
     limit_by_memory();
     limit_by_work();
     find_splits();
@@ -61,15 +85,6 @@ class Partitioner {
   };
   const DeviceGroup::Split& split(std::size_t group, std::int64_t layers) const {
     return splits_[group][static_cast<std::size_t>(layers - ranges_[group].first)];
-  }
-
-  void check_number() const {
-    const std::int64_t inner = std::max<std::int64_t>(num_stages_ - 2, 0);
-    if (layers_ < inner)
-      throw user_error(
-          "model.layers is {}: too few for {} stages, even with embedding and head as stages of "
-          "their own; use fewer stages",
-          layers_, num_stages_);
   }
 
   // More layers never take less, so the search ends with the first number that does not fit.
@@ -108,17 +123,7 @@ class Partitioner {
       least_cap = std::max(least_cap, next[g]);
       next[g] = groups_[g].least_bytes(++dealt[g] + 1);
     }
-    const auto mebibytes = [](double bytes) { return bytes / (1 << 20); };
-    const auto up = [&](double bytes) { return std::ceil(mebibytes(bytes) * 100) / 100; };
-    if (caps_.size() > 1)
-      throw user_error(
-          "parallelism.device_memory_mib lists {} caps: no split of {} layers over {} stages fits; "
-          "each has to be {:.6g} MiB larger",
-          caps_.size(), layers_, num_stages_, up(least_cap - cap_));
-    throw user_error(
-        "parallelism.device_memory_mib is {:.6g}: no split of {} layers over {} stages fits; the "
-        "least possible is {:.6g}",
-        mebibytes(cap_), layers_, num_stages_, up(least_cap));
+    throw_least_cap(query_, least_cap);
   }
 
   // The least W for which groups that work no longer than W can hold all layers.
@@ -207,20 +212,141 @@ class Partitioner {
     return best.back();
   }
 
+  const PartitionQuery& query_;
   const std::int64_t layers_;
   const int num_stages_;
   const double layer_;
-  const std::vector<double> caps_;
   const double cap_;  // the largest; devices with a smaller one count as so much larger
   const std::vector<DeviceGroup> groups_;
   std::vector<Range> ranges_;
   std::vector<std::vector<DeviceGroup::Split>> splits_;  // by group and number within its range
 };
 
+// Devices that share some of their stages with one device and others with another. A split is
+// better where less is over a cap, then by the work of the devices, busiest first; moves of one
+// layer, or of two that cross, go on for as long as one makes it better.
+class SharedStages {
+ public:
+  explicit SharedStages(const PartitionQuery& query)
+      : query_(query), num_stages_(static_cast<std::size_t>(query.placement.num_stages())) {}
+
+  Layers run() const {
+    Layers best;
+    Value value;
+    for (const Layers& start : starts()) {
+      Layers split = start;
+      const Value found = improve(split);
+      if (best.empty() || found < value) {
+        best = std::move(split);
+        value = found;
+      }
+    }
+    if (value.over > 0) throw_least_cap(query_, query_.largest_cap() + value.over);
+    return best;
+  }
+
+ private:
+  struct Value {
+    double over = 0;           // bytes that a device needs beyond its cap
+    std::vector<double> work;  // of the devices, most first, in millionths of the mean
+    double bytes = 0;          // of the device that comes nearest to its cap
+    friend auto operator<=>(const Value&, const Value&) = default;
+  };
+
+  std::int64_t least(std::size_t stage) const {
+    return stage == 0 || stage + 1 == num_stages_ ? 0 : 1;
+  }
+
+  // Even layers; and each to the stage whose busiest holder has least to do.
+  std::vector<Layers> starts() const {
+    Layers even(num_stages_, query_.layers / query_.placement.num_stages()), dealt(num_stages_, 0);
+    for (std::size_t s = 0; s < static_cast<std::size_t>(query_.layers) % num_stages_; ++s)
+      ++even[s];
+    // Too few for each stage to have one: those at the ends go without.
+    for (const std::size_t end : {std::size_t{0}, num_stages_ - 1})
+      for (std::size_t s = 1; s + 1 < num_stages_; ++s)
+        if (even[s] == 0 && even[end] > 0) {
+          --even[end];
+          ++even[s];
+        }
+    std::int64_t left = query_.layers;
+    for (std::size_t s = 0; s < num_stages_; ++s)
+      left -= dealt[s] = least(s);
+    for (; left > 0; --left) {
+      std::size_t lowest = 0;
+      std::vector<double> of_lowest;
+      for (std::size_t s = 0; s < num_stages_; ++s) {
+        ++dealt[s];
+        std::vector<double> work = value_of(dealt).work;
+        --dealt[s];
+        if (s > 0 && work >= of_lowest) continue;
+        lowest = s;
+        of_lowest = std::move(work);
+      }
+      ++dealt[lowest];
+    }
+    return {even, dealt};
+  }
+
+  Value value_of(const Layers& layers) const {
+    Value value;
+    value.work = device_work(query_, layers);
+    double sum = 0;
+    for (const double work : value.work)
+      sum += work;
+    const double unit = sum > 0 ? sum / static_cast<double>(value.work.size()) / 1e6 : 1;
+    for (double& work : value.work)
+      work = std::round(work / unit);
+    std::sort(value.work.rbegin(), value.work.rend());
+    if (query_.memory.empty()) return value;
+    const std::vector<double> bytes = device_bytes(query_, layers);
+    for (std::size_t d = 0; d < bytes.size(); ++d)
+      value.bytes = std::max(value.bytes, bytes[d] + query_.below_largest_cap(static_cast<int>(d)));
+    value.over = std::max(0.0, value.bytes - query_.largest_cap());
+    return value;
+  }
+
+  // From one stage to another, and with it, perhaps, from a third to a fourth.
+  Value improve(Layers& split) const {
+    Value value = value_of(split);
+    const auto with_move = [&](std::size_t from, std::size_t to, const auto& next) {
+      if (from == to || split[from] <= least(from)) return false;
+      --split[from];
+      ++split[to];
+      if (next()) return true;
+      ++split[from];
+      --split[to];
+      return false;
+    };
+    const auto is_better = [&] {
+      Value other = value_of(split);
+      if (other >= value) return false;
+      value = std::move(other);
+      return true;
+    };
+    const auto any_move = [&](const auto& next) {
+      for (std::size_t from = 0; from < num_stages_; ++from)
+        for (std::size_t to = 0; to < num_stages_; ++to)
+          if (with_move(from, to, next)) return true;
+      return false;
+    };
+    constexpr std::size_t kFewStages = 16;  // beyond, pairs of moves are too many
+    while (any_move(is_better) ||
+           (num_stages_ <= kFewStages && any_move([&] { return any_move(is_better); }))) {
+    }
+    return value;
+  }
+
+  const PartitionQuery& query_;
+  const std::size_t num_stages_;
+};
+
 }  // namespace
 
 std::vector<std::int64_t> best_partition(const PartitionQuery& query) {
-  return Partitioner(query).run();
+  check_number(query);
+  if (auto groups = device_groups(query)) return Partitioner(query, std::move(*groups)).run();
+  return SharedStages(query).run();
 }
 
 std::vector<double> device_work(const PartitionQuery& query, std::span<const std::int64_t> layers) {

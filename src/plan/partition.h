@@ -23,8 +23,15 @@ namespace sluice {
 // better, and the numbers of the devices are chosen by a dynamic program over the layers dealt so
 // far. A pipe takes its share of the microbatches; devices with the same stages count as one.
 //
-// Throws UserError when there are too few layers; when no split fits the caps, naming the least
-// that would do; and for devices that share some of their stages and not all.
+// Where devices share some of their stages and not all (several pipes on an odd number of devices),
+// a search: from even layers, and from layers dealt one by one, it moves a layer, or on few stages
+// two, for as long as that makes the busiest device's work less, then that of the next. So no
+// device works longer than the busiest with even layers, and no such move is left that helps; the
+// least work of all splits may be less. There a cap that is said to be the least possible is the
+// least that was found.
+//
+// Throws UserError when there are too few layers, and when no split fits the caps, naming the least
+// that would do.
 std::vector<std::int64_t> best_partition(const PartitionQuery& query);
 
 // What such a split gives each device.

@@ -259,9 +259,31 @@ TEST(Partition, StagesOfADeviceTakeAsLongAsEachOther) {
   EXPECT_EQ(best_partition({Placement::vee(2, 2), 13, {1, 0, 3}, {}, {}}), (Layers{4, 4, 4, 1}));
 }
 
-TEST(Partition, DevicesThatShareAPartOfTheirStagesAreRefused) {
-  EXPECT_THROW(best_partition({Placement::custom(3, {{0, 1, 2}, {1, 1, 2}}), 6, {}, {}, {}}),
-               UserError);
+// Orders with several pipes on an odd number of devices, and T on 6: the search is near the best of
+// all splits, and never behind even layers.
+TEST(Partition, DevicesThatShareAPartOfTheirStagesAreBalanced) {
+  for (const auto& [order, devices, microbatches] : {std::tuple(AmdpOrder::r, 3, 2),
+                                                     {AmdpOrder::r, 5, 3},
+                                                     {AmdpOrder::rounded_a, 5, 8},
+                                                     {AmdpOrder::rounded_a, 6, 8},
+                                                     {AmdpOrder::t, 6, 6}})
+    for (const double head : {0.0, 1.5, 4.0}) {
+      SCOPED_TRACE(testing::Message() << name_of(order) << " on " << devices << ", head " << head);
+      GeneratorOptions options;
+      options.devices = devices;
+      options.microbatches = microbatches;
+      options.asynchronous.order = order;
+      const std::int64_t layers = 2 * devices + 1;
+      const PartitionQuery query{
+          generate_schedule("amdp", options).placement, layers, {1, 0.25, head}, {}, {}};
+      const Layers dealt = best_partition(query);
+      EXPECT_EQ(std::accumulate(dealt.begin(), dealt.end(), std::int64_t{0}), layers);
+      for (int stage = 1; stage + 1 < devices; ++stage)
+        EXPECT_GE(dealt[static_cast<std::size_t>(stage)], 1);
+      const auto work_of = [&](const Layers& split) { return score(query, split).work; };
+      EXPECT_LE(work_of(dealt), work_of(even_layers(layers, devices)));
+      EXPECT_LE(work_of(dealt), 1.02 * best_by_trying(query)->work);
+    }
 }
 
 // Whatever the split, what the formula says of a device is what the dry run says.
