@@ -83,8 +83,9 @@ std::string unbalanced_note(const RunPlan& plan, const RunTimes& times) {
                         fmt::join(better->layers, ", "), better->speed);
   if (const auto better = two_devices(plan, step))
     note += fmt::format(
-        "; async-1f1b on 2 devices x {} data ranks with parallelism.layers_per_stage = [{}] {:.2f} "
-        "times as fast",
+        "; async-1f1b on 2 devices x {} data ranks with parallelism.layers_per_stage = [{}] makes "
+        "it "
+        "{:.2f} times as fast",
         plan.mesh.data() * plan.mesh.pipeline / 2, fmt::join(better->layers, ", "), better->speed);
   return note;
 }
