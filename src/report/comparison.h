@@ -47,6 +47,8 @@ struct ComparedWindow {
   double seconds = 0;           // or whatever the unit of the times is
   double relative_seconds = 0;  // to the makespan of the reference's step
   double at_work = 0;           // share of it that the busiest device works
+  int windows = 0;              // that were looked at
+  bool steady = false;          // else times are a mean, and versions those of the last window
   double peak = 0;              // device-microbatches
   int weight_copies = 1;        // at most on a device, each of 1/p of the model
   int max_mismatch = 0;

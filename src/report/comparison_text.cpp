@@ -81,21 +81,31 @@ std::string windows_text(const Comparison& comparison) {
                of.empty() ? "" : fmt::format("{:.3f}", row.relative_seconds),
                fmt::format("{:.1f}%", 100 * row.at_work), fmt::format("{:.4g}", row.peak),
                fmt::format("{}", row.weight_copies), fmt::format("{}", row.max_mismatch),
-               fmt::format("{:.1f}%", 100 * row.mismatch_share), fmt::format("{}", row.max_delay)});
-  return table.text();
+               fmt::format("{:.1f}%", 100 * row.mismatch_share),
+               fmt::format("{}{}", row.max_delay, row.steady ? "" : " +")});
+  std::string out = table.text();
+  for (const ComparedWindow& row : comparison.windows)
+    if (!row.steady)
+      out += fmt::format(
+          "+ {} is not steady within {} windows: its time is their mean, and later windows may "
+          "have more mismatch and delay\n",
+          row.label, row.windows);
+  return out;
 }
 
 Json window_json(const ComparedWindow& row) {
+  const auto steady = [&](const auto& value) { return row.steady ? Json(value) : Json(); };
   return {{"name", row.label},
           {"command", row.command},
+          {"windows", row.windows},
           {"window", row.seconds},
           {"relative_window", row.relative_seconds},
-          {"steady_utilisation", row.at_work},
+          {"steady_utilisation", steady(row.at_work)},
           {"peak", row.peak},
           {"weight_copies", row.weight_copies},
-          {"max_mismatch", row.max_mismatch},
-          {"mismatch_share", row.mismatch_share},
-          {"max_delay", row.max_delay}};
+          {"max_mismatch", steady(row.max_mismatch)},
+          {"mismatch_share", steady(row.mismatch_share)},
+          {"max_delay", steady(row.max_delay)}};
 }
 
 }  // namespace

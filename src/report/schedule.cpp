@@ -122,6 +122,8 @@ std::string schedule_caption(const PricedSchedule& priced) {
       out += fmt::format("; mismatch at most {} ({:.1f}% of a window's), delay at most {}",
                          staleness->max_mismatch(), 100 * staleness->mismatch_share(),
                          staleness->max_delay);
+    if (priced.staleness && !priced.staleness->steady() && s.num_windows > 1)
+      out += " in the last window, and none is steady yet";
   };
   if (!priced.simulation) {
     add_staleness();

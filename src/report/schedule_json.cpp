@@ -82,10 +82,14 @@ void add_asynchronous(JsonObject& object, const PricedSchedule& priced) {
   if (const auto& staleness = priced.staleness) {
     object.add("weight_copies", staleness->weight_copies);
     object.add("accumulators", staleness->accumulators);
-    object.add("max_mismatch", staleness->max_mismatch());
-    object.add("mismatch_share", staleness->mismatch_share());
-    object.add("mismatched_microbatches", staleness->mismatched_microbatches);
-    object.add("max_delay", staleness->max_delay);
+    // Of a steady window.
+    const auto steady = [&](const auto& value) {
+      return staleness->steady() ? Json(value) : Json();
+    };
+    object.add("max_mismatch", steady(staleness->max_mismatch()));
+    object.add("mismatch_share", steady(staleness->mismatch_share()));
+    object.add("mismatched_microbatches", steady(staleness->mismatched_microbatches));
+    object.add("max_delay", steady(staleness->max_delay));
   }
 }
 

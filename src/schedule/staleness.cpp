@@ -66,15 +66,44 @@ class Counter {
   }
 
   Staleness count() {
-    result_.pairs_by_mismatch.assign(1, 0);
+    windows_.assign(static_cast<std::size_t>(schedule_.num_windows), {});
     for (int device = 0; device < schedule_.num_devices(); ++device)
       count_device(device);
-    result_.mismatched_microbatches = static_cast<int>(mismatched_.size());
+    find_period();
+    for (int n = 0; n < std::max(1, result_.period); ++n)
+      add(windows_[windows_.size() - 1 - static_cast<std::size_t>(n)]);
     return std::move(result_);
   }
   const std::vector<std::int64_t>& held() const { return held_; }
 
  private:
+  struct OfWindow {
+    std::vector<std::int64_t> pairs_by_mismatch = {0};
+    std::set<int> mismatched;  // microbatches, counted from the window's first
+    int max_delay = 0;
+
+    friend bool operator==(const OfWindow&, const OfWindow&) = default;
+  };
+
+  void find_period() {
+    const auto count = static_cast<int>(windows_.size());
+    for (int period = 1; 2 * period <= count; ++period)
+      if (std::equal(windows_.end() - period, windows_.end(), windows_.end() - 2 * period)) {
+        result_.period = period;
+        return;
+      }
+  }
+
+  void add(const OfWindow& window) {
+    std::vector<std::int64_t>& pairs = result_.pairs_by_mismatch;
+    pairs.resize(std::max(pairs.size(), window.pairs_by_mismatch.size()), 0);
+    for (std::size_t n = 0; n < window.pairs_by_mismatch.size(); ++n)
+      pairs[n] += window.pairs_by_mismatch[n];
+    result_.mismatched_microbatches =
+        std::max(result_.mismatched_microbatches, static_cast<int>(window.mismatched.size()));
+    result_.max_delay = std::max(result_.max_delay, window.max_delay);
+  }
+
   void count_device(int device) {
     const Program& program = schedule_.programs[static_cast<std::size_t>(device)];
     std::map<int, HeldStage> stages;
@@ -141,25 +170,26 @@ class Counter {
     held.forward(schedule_.cell(op), window);
     const int delay = window - version;
     if (delay > result_.delay.updates) result_.delay = {delay, device, static_cast<int>(position)};
-    if (window == schedule_.num_windows - 1) result_.max_delay = std::max(result_.max_delay, delay);
+    int& of_window = windows_[static_cast<std::size_t>(window)].max_delay;
+    of_window = std::max(of_window, delay);
   }
 
   void note_backward(HeldStage& held, const Op& op, int device, std::size_t position) {
     const int mismatch = held.backward(schedule_.cell(op));
     if (mismatch > result_.mismatch.updates)
       result_.mismatch = {mismatch, device, static_cast<int>(position)};
-    if (schedule_.window_of(op) != schedule_.num_windows - 1) return;
+    OfWindow& window = windows_[static_cast<std::size_t>(schedule_.window_of(op))];
     const auto at = static_cast<std::size_t>(mismatch);
-    if (result_.pairs_by_mismatch.size() <= at) result_.pairs_by_mismatch.resize(at + 1, 0);
-    ++result_.pairs_by_mismatch[at];
-    if (mismatch > 0) mismatched_.insert(op.microbatch);
+    if (window.pairs_by_mismatch.size() <= at) window.pairs_by_mismatch.resize(at + 1, 0);
+    ++window.pairs_by_mismatch[at];
+    if (mismatch > 0) window.mismatched.insert(op.microbatch % schedule_.window_size());
   }
 
   const Schedule& schedule_;
   std::vector<std::int64_t> of_stage_;
   Staleness result_;
   std::vector<std::int64_t> held_;
-  std::set<int> mismatched_;
+  std::vector<OfWindow> windows_;
 };
 
 Problem over_bound(const Schedule& schedule, const OffBy& worst, std::string text) {
@@ -203,8 +233,9 @@ std::vector<Problem> staleness_problems(const Schedule& schedule, const Stalenes
     forward.joined = 0;
     problems.push_back(over_bound(
         schedule, mismatch,
-        fmt::format("{} come between {} and it, and the mismatch may be {} at most",
-                    updates_text(mismatch.updates), schedule.text(forward), bounds.max_mismatch)));
+        fmt::format("{} {} between {} and it, and the mismatch may be {} at most",
+                    updates_text(mismatch.updates), mismatch.updates == 1 ? "comes" : "come",
+                    schedule.text(forward), bounds.max_mismatch)));
   }
   if (bounds.max_delay >= 0 && delay.updates > bounds.max_delay) {
     const Op& forward = schedule.programs[static_cast<std::size_t>(delay.device)]

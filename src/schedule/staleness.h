@@ -23,10 +23,15 @@ struct OffBy {
 
 struct Staleness {
   OffBy mismatch, delay;  // the worst of the schedule
-  // Of its last window: how many (stage, microbatch, slice) have each mismatch, from 0 up.
+  // Windows after which the figures below repeat, of the last ones twice in a row; 0: they do not,
+  // and more windows may be worse.
+  int period = 0;
+  // Of its last window, or of the last period: how many (stage, microbatch, slice) have each
+  // mismatch, from 0 up.
   std::vector<std::int64_t> pairs_by_mismatch;
-  int mismatched_microbatches = 0;  // with a mismatch anywhere
+  int mismatched_microbatches = 0;  // of a window, with a mismatch anywhere
   int max_delay = 0;
+  bool steady() const { return period > 0; }
   // Per device, the most at a time: versions of the weights, summed over the stages that it holds;
   // and windows whose gradients are being added up.
   std::vector<int> weight_copies, accumulators;

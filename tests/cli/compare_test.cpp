@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -60,7 +61,7 @@ TEST(Compare, SchedulesThatGoOnHaveATableOfTheirOwn) {
   std::map<std::string, Json> rows;
   for (const Json& row : comparison["asynchronous"])
     rows[row["name"]] = row;
-  ASSERT_EQ(rows.size(), 7U);
+  ASSERT_EQ(rows.size(), 8U);
   for (const char* name : {"amdp A", "amdp R", "amdp T", "async-1f1b", "pp2xdp"}) {
     SCOPED_TRACE(name);
     EXPECT_DOUBLE_EQ(rows.at(name)["window"], 96);
@@ -87,6 +88,48 @@ TEST(Compare, SchedulesThatGoOnHaveATableOfTheirOwn) {
   EXPECT_EQ(json_of("compare amdp -d 4 -m 8")["asynchronous"].size(), 3U);
   expect_error("compare amdp -d 4 -m 8 --format svg", 2, {"--format is svg"});
   expect_error("compare amdp -d 4 -m 7", 2, {"nothing to compare", "a multiple of 4"});
+}
+
+// As many windows as it takes: the versions in use grow for more than twice as many as devices.
+TEST(Compare, WindowsAreSteady) {
+  const Json rows = json_of("compare -d 16 -m 1 pipedream async-1f1b")["asynchronous"];
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_EQ(rows[0]["name"], "async-1f1b");
+  EXPECT_EQ(rows[0]["max_mismatch"], 15);
+  for (const Json& row : rows) {
+    EXPECT_EQ(row["max_delay"], 15);
+    EXPECT_EQ(row["window"], 3);
+  }
+  // Where that is more than is looked at, nothing is called steady.
+  const std::string endless = "compare -d 64 -m 1 async-1f1b";
+  const Json row = json_of(endless)["asynchronous"][0];
+  for (const char* key : {"steady_utilisation", "max_mismatch", "mismatch_share", "max_delay"})
+    EXPECT_TRUE(row[key].is_null()) << key;
+  EXPECT_NE(run_sluice(endless).out.find("+ async-1f1b is not steady within"), std::string::npos);
+  for (const char* key : {"max_mismatch", "mismatch_share", "mismatched_microbatches", "max_delay"})
+    for (const auto& [windows, steady] : {std::pair(3, false), {9, true}}) {
+      const Json of = json_of(fmt::format("schedule pipedream -d 8 -m 1 --windows {}", windows));
+      EXPECT_EQ(of[key].is_null(), !steady) << key << " " << windows;
+    }
+}
+
+TEST(Compare, TheFasterBorderAndTheAlternativeAreNamed) {
+  const Json rows = json_of("compare amdp -d 8 -m 8 --device-times 1,1.2,0.7")["asynchronous"];
+  const auto found = std::find_if(rows.begin(), rows.end(),
+                                  [](const Json& row) { return row["name"] == "amdp A border=2"; });
+  ASSERT_NE(found, rows.end());
+  EXPECT_NE((*found)["command"].get<std::string>().find("--order A --border 2"), std::string::npos);
+  for (const auto& [command, reason] :
+       {std::pair("compare -d 8 -m 6",
+                  "--microbatches is 6: 4 pipelines of two devices need a "
+                  "multiple of 4"),
+        {"compare -d 4 -m 4 --contention 1.3,1.2,1.1,1",
+         "--contention is that of a pipeline of 4 devices"}}) {
+    const Json left_out = json_of(command)["left_out"];
+    EXPECT_TRUE(std::any_of(left_out.begin(), left_out.end(), [&](const Json& entry) {
+      return entry["name"] == "pp2xdp" && entry["reason"] == reason;
+    })) << left_out.dump();
+  }
 }
 
 TEST(Compare, WhatIsLeftOutIsExplainedInFlags) {
