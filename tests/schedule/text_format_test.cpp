@@ -321,7 +321,8 @@ TEST(TextFormatTest, BadMetadataIsRefusedWithItsKey) {
             "windows, weights, updates_by_stage (true or false), slices, pipes and slice_sizes (a "
             "list) are known");
   EXPECT_EQ(with("{\"weights\":\"old\"}"),
-            "row 1: metadata 'weights' is 'old': needs newest, stash or previous");
+            "row 1: metadata 'weights' is 'old': needs newest, stash, previous "
+            "or predicted");
   EXPECT_EQ(with("{\"microbatches\":3,\"windows\":2}"),
             "row 1: metadata has 3 microbatches in 2 windows: each window has as many");
   EXPECT_EQ(with("{\"slices\":3,\"slice_sizes\":[1,2]}"),
