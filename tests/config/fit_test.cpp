@@ -69,11 +69,6 @@ TEST(Config, WhatDoesNotFitTogetherIsSaid) {
         "--parallelism.data_parallel_shard_degree=2"},
        "parallelism.sharding is parameters: it divides matrices by rows, and optimizer.name = "
        "muon"},
-      {{"--parallelism.pipeline_parallel_schedule=xpipe", "--optimizer.name=muon"},
-       "optimizer.name is muon: xpipe predicts weights from two moments; use adamw or nadam"},
-      {{"--parallelism.pipeline_parallel_schedule=xpipe",
-        "--parallelism.data_parallel_shard_degree=2"},
-       "parallelism.data_parallel_shard_degree is 2: xpipe predicts whole weights"},
       {{"--cluster.partitions=8"}, "cluster.partitions is 8 and cluster.device is cpu"},
       {{"--cluster.sms_per_partition=8"}, "cluster.sms_per_partition is 8 and cluster.partitions"},
       {{"--cluster.device=cuda", "--cluster.partitions=8"},
