@@ -36,12 +36,11 @@ def dies_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def summary(metrics):
+def summary(metrics, num_steps):
     """What the report needs of a run's metrics.jsonl."""
     rows = [json.loads(line) for line in metrics.read_text().splitlines()]
-    steps = [row["step"] for row in rows]
-    if steps != list(range(1, len(rows) + 1)):
-        fail(f"{metrics}: its steps are not 1 to {len(rows)}: remove the folder of this run", 3)
+    if [row["step"] for row in rows] != list(range(1, num_steps + 1)):
+        fail(f"{metrics}: its rows are not steps 1 to {num_steps}: remove the folder of this run", 3)
     every = max(1, len(rows) // 100)
     trained = [[rows[n]["step"], sum(row["loss"] for row in rows[n + 1 - every:n + 1]) / every]
                for n in range(every - 1, len(rows), every)]
@@ -97,7 +96,7 @@ class Study:
             return None
         try:
             log = json.loads(path.read_text())
-            if log["format"] != FORMAT or log["run"] != run:
+            if log["format"] != FORMAT or log["run"] != run or log["flags"] != presets.flags(run, log["lr"], "DATA"):
                 raise KeyError
         except (ValueError, KeyError, TypeError):
             fail(f"{path} is of another version of this study: remove its folder, and the run is made again", 3)
@@ -124,20 +123,30 @@ class Study:
         flags = presets.flags(run, self.rate(run), self.data)
         command = ["taskset", "-c", str(core), self.program, "train", str(config), *flags,
                    f"--checkpoint.folder={folder}/checkpoints", f"--metrics.folder={folder}/metrics"]
-        with open(folder / "log.txt", "a") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=dies_with_parent,
-                                       env={**os.environ, "OMP_NUM_THREADS": "1"})
+        TEMPORARY, TRIES = 75, 10  # a run of a study that was just killed may hold its lock for a moment
+        for _ in range(TRIES):
+            if not (folder / "checkpoints" / "LATEST").exists():
+                # It begins anew, and would leave the rows of the run before where they are.
+                shutil.rmtree(folder / "metrics", ignore_errors=True)
+            with open(folder / "log.txt", "a") as log:
+                process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=dies_with_parent,
+                                           env={**os.environ, "OMP_NUM_THREADS": "1"})
+                with self.lock:
+                    self.running[run["id"]] = process
+                code = process.wait()
             with self.lock:
-                self.running[run["id"]] = process
-            code = process.wait()
-        with self.lock:
-            del self.running[run["id"]]
-        if self.stopping.is_set():
-            return
+                del self.running[run["id"]]
+            if self.stopping.is_set():
+                return
+            if code != TEMPORARY:
+                break
+            time.sleep(0.5)
         if code != 0:
             self.stop()
             fail(f"{run['id']} ended with exit code {code}: {folder}/log.txt says why", code if code > 0 else 1)
-        log = {"format": FORMAT, "run": run, "lr": self.rate(run), **summary(folder / "metrics" / "metrics.jsonl")}
+        lr = self.rate(run)
+        log = {"format": FORMAT, "run": run, "lr": lr, "flags": presets.flags(run, lr, "DATA"),
+               **summary(folder / "metrics" / "metrics.jsonl", run["steps"])}
         write(folder / "result.json", json.dumps(log, indent=1) + "\n")
         for rest in ("checkpoints", "metrics"):
             shutil.rmtree(folder / rest)

@@ -64,6 +64,8 @@ expect "a_folder_of_something_else_is_kept" refused 2 "is not empty" --out .
 result=$(echo straight/runs/methods_amdp_*/result.json)
 sed -i 's/"steps": 12/"steps": 13/' "$result"
 expect "a_log_of_another_run_is_named" refused 3 "of another version" --out straight --report-only
+sed -i 's/"steps": 13/"steps": 12/; s/--training.max_norm=1.0/--training.max_norm=2.0/' "$result"
+expect "a_log_of_other_flags_is_named" refused 3 "of another version" --out straight --report-only
 sed -i 's/"format": 1/"format": 0/' straight/study.json
 expect "logs_of_another_version_are_named" refused 3 "format 0" --out straight
 exit $failed
